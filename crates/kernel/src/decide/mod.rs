@@ -1,0 +1,3 @@
+//! Decisions: from current rows, a fence, the time and a policy to what must change, or a refusal.
+
+pub mod seq;

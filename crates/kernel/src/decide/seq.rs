@@ -1,0 +1,233 @@
+//! One seq: dispatch, start, outcome, retry, reclaim, cancel, commit.
+//!
+//! A [`Slot`] is all that a ledger holds of a seq but its heartbeat. Every function takes the slot as
+//! it is and returns the slot as it must become; the ledger writes it in one atomic exchange. A lease
+//! (owner and generation) that no longer holds the slot gets [`Code::SeqStaleOwner`], which drops a
+//! late result and harms nobody; a move that the table does not have is fatal to the batch.
+
+use crate::error::{Code, Refusal};
+use crate::machine::State;
+use crate::machines::{SeqState, SeqTrigger};
+use crate::retry::{Budget, ErrorClass, Millis};
+
+/// Who may touch a slot: an owner, and the generation of its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The worker.
+    pub owner: u16,
+    /// Which of the slot's leases.
+    pub generation: u32,
+}
+
+/// Owner 0 is nobody.
+pub const NOBODY: u16 = 0;
+
+/// One seq's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Where the seq is.
+    pub state: SeqState,
+    /// Retries so far; 0 at the first dispatch.
+    pub attempts: u16,
+    /// The present lease; the owner is [`NOBODY`] while no one holds it.
+    pub lease: Lease,
+}
+
+/// Names the seq and the time in a refusal.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The seq.
+    pub seq: u64,
+    /// Wall-clock time, for the diagnostics only.
+    pub wall_ms: Millis,
+}
+
+/// What a finished attempt says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is a payload.
+    Success,
+    /// There is a reason to leave the item out.
+    Skip,
+}
+
+/// What policy and run say about a failed attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct FailRules {
+    /// The retries that are left.
+    pub budget: Budget,
+    /// Whether the run is being cancelled.
+    pub cancelled: bool,
+}
+
+/// What becomes of a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterFailure {
+    /// The seq waits for another dispatch. No event, never visible to the commit lane.
+    Retry(Slot),
+    /// The failure is the outcome. One event.
+    Final(Slot),
+}
+
+/// What becomes of a slot whose lease is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaim {
+    /// The lease holds, or there is none.
+    Keep,
+    /// It was dispatched and never started: free for another owner, no retry counted.
+    Freed(Slot),
+    /// It was in flight: a failed attempt of class `LEASE_EXPIRED`.
+    Failed(AfterFailure),
+}
+
+impl Slot {
+    /// A seq that nobody has seen.
+    pub const UNSEEN: Self = Self {
+        state: SeqState::Unseen,
+        attempts: 0,
+        lease: Lease { owner: NOBODY, generation: 0 },
+    };
+
+    /// Gives the seq to `owner`: the first dispatch, or another one after a retry or a reclaim.
+    #[inline]
+    pub fn dispatch(self, owner: u16, at: At) -> Result<Self, Refusal> {
+        debug_assert!(owner != NOBODY, "owner 0 is nobody");
+        let lease = Lease { owner, generation: self.lease.generation.wrapping_add(1) };
+        if self.state == SeqState::Dispatched && self.lease.owner == NOBODY {
+            return Ok(Self { lease, ..self });
+        }
+        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, at)? })
+    }
+
+    /// The owner begins.
+    #[inline]
+    pub fn start(self, lease: Lease, at: At) -> Result<Self, Refusal> {
+        self.held_by(lease, at)?.moved(SeqTrigger::Start, at)
+    }
+
+    /// The owner has an outcome other than a failure.
+    #[inline]
+    pub fn finish(self, lease: Lease, outcome: Outcome, at: At) -> Result<Self, Refusal> {
+        let trigger = match outcome {
+            Outcome::Success => SeqTrigger::Succeed,
+            Outcome::Skip => SeqTrigger::Skip,
+        };
+        Ok(self.held_by(lease, at)?.moved(trigger, at)?.released())
+    }
+
+    /// The owner's attempt failed: another dispatch if class, budget and latch allow it.
+    pub fn fail(
+        self,
+        lease: Lease,
+        class: ErrorClass,
+        rules: FailRules,
+        at: At,
+    ) -> Result<AfterFailure, Refusal> {
+        self.held_by(lease, at)?.failed(class, rules, at)
+    }
+
+    /// Whether a heartbeat under this lease counts. It is not a transition.
+    #[inline]
+    pub fn beats(self, lease: Lease) -> bool {
+        self.state == SeqState::InFlight && self.lease == lease
+    }
+
+    /// Looks at a lease whose last sign of life was at `heartbeat`: expired once `timeout` has passed.
+    pub fn reclaim(
+        self,
+        now: Millis,
+        heartbeat: Millis,
+        timeout: Millis,
+        rules: FailRules,
+        at: At,
+    ) -> Result<Reclaim, Refusal> {
+        let expired = now.saturating_sub(heartbeat) >= timeout && self.lease.owner != NOBODY;
+        match self.state {
+            SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
+            SeqState::InFlight if expired => {
+                self.failed(ErrorClass::LeaseExpired, rules, at).map(Reclaim::Failed)
+            }
+            SeqState::Unseen
+            | SeqState::Dispatched
+            | SeqState::InFlight
+            | SeqState::TerminalSuccess
+            | SeqState::TerminalSkip
+            | SeqState::TerminalFail
+            | SeqState::TerminalCancel
+            | SeqState::Committed => Ok(Reclaim::Keep),
+        }
+    }
+
+    /// Cancels what has not ended. An unseen seq is dispatched to the canceller first, so that it
+    /// walks the table; no worker ever sees it.
+    pub fn cancel(self, canceller: u16, at: At) -> Result<Self, Refusal> {
+        let seen =
+            if self.state == SeqState::Unseen { self.dispatch(canceller, at)? } else { self };
+        Ok(seen.moved(SeqTrigger::Cancel, at)?.freed())
+    }
+
+    /// The commit lane passes the seq. Again is a no-op; any other seq than the cursor is refused.
+    #[inline]
+    pub fn commit(self, cursor: u64, at: At) -> Result<Self, Refusal> {
+        if self.state == SeqState::Committed {
+            return Ok(self);
+        }
+        if at.seq != cursor {
+            return Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor));
+        }
+        self.moved(SeqTrigger::Commit, at)
+    }
+
+    #[inline]
+    fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
+        let owner_holds = self.lease.owner == lease.owner || self.lease.owner == NOBODY;
+        if self.lease.generation == lease.generation && owner_holds {
+            return Ok(self);
+        }
+        Err(refuse(Code::SeqStaleOwner, at)
+            .with("owner", u32::from(lease.owner))
+            .with("generation", lease.generation)
+            .with("holder", u32::from(self.lease.owner))
+            .with("holder_generation", self.lease.generation))
+    }
+
+    fn failed(self, class: ErrorClass, rules: FailRules, at: At) -> Result<AfterFailure, Refusal> {
+        let ended = self.moved(SeqTrigger::Fail, at)?;
+        let again = class.is_retryable()
+            && !rules.cancelled
+            && rules.budget.remains(u32::from(self.attempts));
+        if !again {
+            return Ok(AfterFailure::Final(ended.released()));
+        }
+        let waiting = ended.moved(SeqTrigger::Retry, at)?.freed();
+        Ok(AfterFailure::Retry(Self { attempts: self.attempts.saturating_add(1), ..waiting }))
+    }
+
+    /// The lease is over, and whoever held it is recognised if it comes back with a second outcome.
+    #[inline]
+    fn released(self) -> Self {
+        Self { lease: Lease { owner: NOBODY, ..self.lease }, ..self }
+    }
+
+    /// The lease is over, and whoever held it is a stranger from now on.
+    fn freed(self) -> Self {
+        let generation = self.lease.generation.wrapping_add(1);
+        Self { lease: Lease { owner: NOBODY, generation }, ..self }
+    }
+
+    #[inline]
+    fn moved(self, trigger: SeqTrigger, at: At) -> Result<Self, Refusal> {
+        match self.state.on(trigger) {
+            Ok(change) => Ok(Self { state: change.to(), ..self }),
+            Err(illegal) => Err(illegal
+                .with("seq", at.seq)
+                .with("owner", u32::from(self.lease.owner))
+                .with("wall_ms", at.wall_ms)),
+        }
+    }
+}
+
+#[cold]
+fn refuse(code: Code, at: At) -> Refusal {
+    Refusal::new(code).with("seq", at.seq).with("wall_ms", at.wall_ms)
+}

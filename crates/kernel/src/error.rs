@@ -1,0 +1,324 @@
+//! Every error code of Sprag, in one registry, and the refusal that carries one.
+//!
+//! A code is stable: programs match on it, `docs/errors.md` explains it, HTTP maps it. A
+//! [`Refusal`] is a code and the fields that say which row, which value, which place.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+/// What the caller can make of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Your request is wrong; repeating it changes nothing.
+    Rejected,
+    /// Something else was first; nothing happened, look again.
+    Conflict,
+    /// Try again later; the outcome may be unknown.
+    Unavailable,
+    /// Stop: what is stored contradicts itself.
+    Corrupt,
+}
+
+impl Class {
+    /// The name in documents and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Conflict => "conflict",
+            Self::Unavailable => "unavailable",
+            Self::Corrupt => "corrupt",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($( $Code:ident = $name:literal, $Class:ident, $http:literal, $what:literal, $todo:literal; )+) => {
+        /// A stable error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code { $( #[doc = $what] $Code ),+ }
+
+        impl Code {
+            /// Every code, in the registry's order.
+            pub const ALL: &'static [Self] = &[$(Self::$Code),+];
+
+            /// The stable spelling.
+            pub fn name(self) -> &'static str {
+                match self { $( Self::$Code => $name ),+ }
+            }
+            /// What the caller can make of it.
+            pub fn class(self) -> Class {
+                match self { $( Self::$Code => Class::$Class ),+ }
+            }
+            /// The HTTP status it maps to.
+            pub fn http_status(self) -> u16 {
+                match self { $( Self::$Code => $http ),+ }
+            }
+            /// What happened.
+            pub fn what(self) -> &'static str {
+                match self { $( Self::$Code => $what ),+ }
+            }
+            /// What to do about it.
+            pub fn todo(self) -> &'static str {
+                match self { $( Self::$Code => $todo ),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    // Machines.
+    JobIllegalTransition = "JOB_ILLEGAL_TRANSITION", Rejected, 409,
+        "the job or request cannot make this move from the state it is in",
+        "read the present state; `sprag machines` lists the legal moves";
+    StepIllegalTransition = "STEP_ILLEGAL_TRANSITION", Rejected, 409,
+        "the step cannot make this move from the state it is in",
+        "read the present state; `sprag machines step` lists the legal moves";
+    OutboxIllegalTransition = "OUTBOX_ILLEGAL_TRANSITION", Conflict, 409,
+        "the outbox row cannot make this move, it is published or closed already",
+        "nothing; another publisher was first";
+    SeqIllegalTransition = "SEQ_ILLEGAL_TRANSITION", Corrupt, 500,
+        "the owner of a seq, or the engine itself, made a move that the table does not have",
+        "stop the batch and read the snapshot; this is a bug in a worker or in the engine";
+    // Fences, versions, order.
+    StaleFence = "STALE_FENCE", Conflict, 409,
+        "the attempt and lease named are not the step's present ones, or the attempt already has another result",
+        "drop the work: a newer attempt owns the step";
+    NotYet = "NOT_YET", Conflict, 409,
+        "the callback came before the state it answers to",
+        "send the same callback again after a short wait";
+    JobVersionConflict = "JOB_VERSION_CONFLICT", Conflict, 409,
+        "the row has another version than the one you read",
+        "read it again and decide anew";
+    StepNotCurrent = "STEP_NOT_CURRENT", Rejected, 409,
+        "the step named is not the one whose turn it is",
+        "wait until the steps before it have ended";
+    RunMismatch = "RUN_MISMATCH", Conflict, 409,
+        "the run named is not the request's current run",
+        "read the request; if you still want a retry, name its current run";
+    DraftFrozen = "DRAFT_FROZEN", Rejected, 409,
+        "the plan of this request is frozen and cannot be edited",
+        "make a new request";
+    DraftBlocked = "DRAFT_BLOCKED", Rejected, 422,
+        "a check of the draft does not pass, so the plan cannot be frozen",
+        "mend what the named check says, draft again, then confirm";
+    // Seqs.
+    SeqUnknown = "SEQ_UNKNOWN", Corrupt, 500,
+        "the seq is outside of what was discovered",
+        "stop the batch; this is a bug in the caller";
+    SeqNotCursor = "SEQ_NOT_CURSOR", Corrupt, 500,
+        "a commit named a seq that is not the commit cursor",
+        "stop the batch; nothing was written past the cursor";
+    SeqStaleOwner = "SEQ_STALE_OWNER", Conflict, 409,
+        "the owner or generation named no longer holds the seq",
+        "drop the result: the seq was given to someone else";
+    // Ledgers.
+    LedgerDigits = "LEDGER_DIGITS", Rejected, 400,
+        "a ledger is exactly fifteen decimal digits",
+        "give all fifteen digits, with leading zeros";
+    LedgerImpossible = "LEDGER_IMPOSSIBLE", Corrupt, 422,
+        "no legal history leads to these digits",
+        "check the digits; if they come from a store, audit it";
+    Leg1AttemptsExhausted = "LEG1_ATTEMPTS_EXHAUSTED", Rejected, 409,
+        "Leg1 of this activity was entered 999 times",
+        "find out why the work before dispatch never commits, then rerun the job";
+    Leg2EntriesExhausted = "LEG2_ENTRIES_EXHAUSTED", Rejected, 409,
+        "Leg2 of this activity was entered 99,999,999 times",
+        "split the cycle over several jobs";
+    Leg1Incomplete = "LEG1_INCOMPLETE", Conflict, 409,
+        "an ending message came before the work it ends was committed",
+        "deliver the message again later";
+    StepOutOfOrder = "LEDGER_STEP_OUT_OF_ORDER", Corrupt, 500,
+        "a marker was to be set before the marker it builds on",
+        "stop; this is a bug in the engine";
+    SemaphoreUnderflow = "SEMAPHORE_UNDERFLOW", Corrupt, 500,
+        "the job has fewer open obligations than this message closes",
+        "audit the store; the job was closed already or its rows were edited";
+    // Submit and keys.
+    IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED", Conflict, 409,
+        "the idempotency key belongs to a job with other content",
+        "use a new key for new content, or send the first content again";
+    EnvelopeInvalid = "ENVELOPE_INVALID", Rejected, 400,
+        "the envelope is not a JSON object or a field of it has the wrong form",
+        "correct the named field";
+    RequestKeyInvalid = "REQUEST_KEY_INVALID", Rejected, 400,
+        "fingerprint and requirement are text, plan_revision is text or a number, each optional",
+        "correct the named field";
+    DocIdMissing = "DOC_ID_MISSING", Rejected, 400,
+        "mode BURST routes by document, and the envelope has no doc_id",
+        "add doc_id or use mode DEFAULT";
+    ResultInvalid = "RESULT_INVALID", Rejected, 400,
+        "a RESULT is SUCCEEDED, or FAILED with failure_class RETRYABLE or NON_RETRYABLE",
+        "correct the named field and send it again";
+    // JSON.
+    JsonInvalid = "JSON_INVALID", Rejected, 400,
+        "the input is not one JSON document",
+        "correct it at the byte named";
+    JsonTooDeep = "JSON_TOO_DEEP", Rejected, 400,
+        "the input nests more than 128 arrays and objects",
+        "flatten it";
+    JsonLoneSurrogate = "JSON_LONE_SURROGATE", Rejected, 400,
+        "a \\u escape is half of a surrogate pair, which no text can hold",
+        "write the character as UTF-8 or as a whole pair";
+    NumberRange = "NUMBER_RANGE", Rejected, 400,
+        "the number is outside of what is accepted",
+        "use a number within the limit named, or send it as text";
+    InputTooLarge = "INPUT_TOO_LARGE", Rejected, 413,
+        "the input is larger than the limit",
+        "send less, or raise the limit named";
+    InputUnreadable = "INPUT_UNREADABLE", Unavailable, 500,
+        "the input could not be read, or the output could not be written",
+        "check that the file exists, may be read, and that there is room to write";
+    // Planner.
+    PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
+        "the plan's configuration is incomplete or contradicts itself",
+        "correct the named field";
+    PlanEntryInvalid = "PLAN_ENTRY_INVALID", Rejected, 400,
+        "an entry is not an object with whole numbers cost and bytes",
+        "correct the line named";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// The value of a refusal's field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Field {
+    /// Words.
+    Text(Cow<'static, str>),
+    /// A count, a seq, a time, a place.
+    Number(i64),
+}
+
+impl From<&'static str> for Field {
+    fn from(text: &'static str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Field {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+impl From<u64> for Field {
+    fn from(number: u64) -> Self {
+        Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<usize> for Field {
+    fn from(number: usize) -> Self {
+        Self::from(number as u64)
+    }
+}
+
+impl From<u32> for Field {
+    fn from(number: u32) -> Self {
+        Self::Number(i64::from(number))
+    }
+}
+
+impl From<i64> for Field {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// A structured no: a code and the fields that make it concrete. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Refusal {
+    code: Code,
+    fields: Vec<(&'static str, Field)>,
+}
+
+impl Refusal {
+    /// A refusal with no fields yet.
+    #[cold]
+    pub fn new(code: Code) -> Self {
+        Self { code, fields: Vec::new() }
+    }
+
+    /// The same refusal with one more field.
+    pub fn with(mut self, name: &'static str, value: impl Into<Field>) -> Self {
+        self.fields.push((name, value.into()));
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The fields in the order they were added.
+    pub fn fields(&self) -> &[(&'static str, Field)] {
+        &self.fields
+    }
+
+    /// One field by name.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+    }
+
+    /// What happened, with the fields, without the code.
+    pub fn message(&self) -> String {
+        let mut message = String::from(self.code.what());
+        for (position, (name, value)) in self.fields.iter().enumerate() {
+            message.push_str(if position == 0 { " (" } else { ", " });
+            write!(message, "{name}: {value}").expect("writing to a string does not fail");
+        }
+        if !self.fields.is_empty() {
+            message.push(')');
+        }
+        message
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.code, self.message(), self.code.todo())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// `{"error_code", "message", "fields"}`, the same on every surface.
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Fields<'a>(&'a [(&'static str, Field)]);
+        impl Serialize for Fields<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+            }
+        }
+        let mut map = serializer.serialize_map(Some(3))?;
+        map.serialize_entry("error_code", &self.code)?;
+        map.serialize_entry("message", &self.message())?;
+        map.serialize_entry("fields", &Fields(&self.fields))?;
+        map.end()
+    }
+}
