@@ -172,6 +172,9 @@ codes! {
     InputUnreadable = "INPUT_UNREADABLE", Unavailable, 500,
         "the input could not be read, or the output could not be written",
         "check that the file exists, may be read, and that there is room to write";
+    Usage = "USAGE", Rejected, 400,
+        "the command line is not one that this command takes",
+        "see --help";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",
