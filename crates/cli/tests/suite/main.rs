@@ -1,5 +1,7 @@
 //! The `sprag` binary from outside: real processes, real pipes.
 
+#![allow(clippy::unwrap_used)]
+
 mod canon;
 mod docs;
 mod ledger;
