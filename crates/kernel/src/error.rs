@@ -175,6 +175,34 @@ codes! {
     Usage = "USAGE", Rejected, 400,
         "the command line is not one that this command takes",
         "see --help";
+    // Engine and stores.
+    JobUnknown = "JOB_UNKNOWN", Rejected, 404,
+        "there is no such job",
+        "check the id";
+    NameInvalid = "NAME_INVALID", Rejected, 400,
+        "a name is empty, too long or has a control character",
+        "correct the named field";
+    ProtocolInvalid = "PROTOCOL_INVALID", Rejected, 400,
+        "the protocol cannot be followed",
+        "correct it at the place named";
+    ProtocolChanged = "PROTOCOL_CHANGED", Conflict, 409,
+        "the protocol is known under this id with other content, and jobs may be pinned to it",
+        "give the new content a new protocol_id";
+    ProtocolUnknown = "PROTOCOL_UNKNOWN", Rejected, 422,
+        "no registered protocol serves this request type",
+        "register a protocol that names the request type";
+    SchemaTooNew = "SCHEMA_TOO_NEW", Unavailable, 503,
+        "the store was written by a newer version that this binary does not understand",
+        "use the newer binary";
+    StoreUnavailable = "STORE_UNAVAILABLE", Unavailable, 503,
+        "the store cannot be reached, or the outcome of a write is unknown",
+        "try the same call again: a repeat is safe";
+    StoreInUse = "STORE_IN_USE", Conflict, 409,
+        "another engine process owns this file",
+        "stop it first, or use Postgres for several engines";
+    EngineFenced = "ENGINE_FENCED", Conflict, 409,
+        "this engine was silent for so long that another one has taken over its work",
+        "start it again";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

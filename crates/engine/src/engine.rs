@@ -1,0 +1,192 @@
+//! The engine as its user sees it: build it, submit to it, stop it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprag_kernel::{Code, Refusal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::envelope::{Envelope, MAX_ENVELOPE_BYTES};
+use crate::heart::{Heart, Op, Service};
+use crate::ids::JobId;
+use crate::protocol::Protocol;
+use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
+use crate::worker::Handler;
+
+/// How an engine behaves.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// What it calls itself.
+    pub name: String,
+    /// The largest envelope it accepts.
+    pub max_envelope_bytes: usize,
+    /// How often it shows a sign of life.
+    pub beat: Duration,
+    /// How long another engine may be silent before its work is taken over.
+    pub takeover: Duration,
+    /// How often it looks at timers and for work of others.
+    pub poll: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            name: "engine".to_owned(),
+            max_envelope_bytes: MAX_ENVELOPE_BYTES,
+            beat: Duration::from_secs(2),
+            takeover: Duration::from_secs(10),
+            poll: Duration::from_millis(500),
+        }
+    }
+}
+
+/// An engine to be started.
+pub struct EngineBuilder<S: Store> {
+    store: S,
+    config: EngineConfig,
+    protocols: Vec<Protocol>,
+    services: HashMap<String, Service>,
+}
+
+impl<S: Store> EngineBuilder<S> {
+    /// An engine on this store.
+    pub fn new(store: S) -> Self {
+        Self {
+            store,
+            config: EngineConfig::default(),
+            protocols: Vec::new(),
+            services: HashMap::new(),
+        }
+    }
+
+    /// With this configuration.
+    #[must_use]
+    pub fn config(mut self, config: EngineConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// With this protocol, registered at the start.
+    #[must_use]
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocols.push(protocol);
+        self
+    }
+
+    /// With a handler for a service, at most `slots` at a time.
+    #[must_use]
+    pub fn service(mut self, name: &str, slots: usize, handler: Handler) -> Self {
+        self.services.insert(name.to_owned(), Service::new(handler, slots));
+        self
+    }
+
+    /// Registers the protocols, takes up what a dead engine has left, and starts.
+    pub async fn start(self) -> Result<Engine, StoreError> {
+        for protocol in &self.protocols {
+            protocol.check()?;
+            self.store.put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
+        }
+        let engine_no = self.store.join(&self.config.name).await?;
+        let protocols: Vec<Arc<Pinned>> =
+            self.protocols.into_iter().map(|protocol| Arc::new(Pinned::new(protocol))).collect();
+        let (ops, queue) = mpsc::unbounded_channel();
+        let heart = Heart::new(
+            (Arc::new(self.store), engine_no),
+            (self.config.clone(), self.services),
+            protocols.clone(),
+            (ops.clone(), queue),
+        );
+        let task = tokio::spawn(heart.run());
+        Ok(Engine { ops, task, protocols, max_envelope_bytes: self.config.max_envelope_bytes })
+    }
+}
+
+/// A protocol as jobs are pinned to it.
+pub(crate) struct Pinned {
+    pub(crate) protocol: Protocol,
+    pub(crate) steps: Arc<[NewStep]>,
+    pub(crate) policies: Vec<sprag_kernel::retry::RetryPolicy>,
+}
+
+impl Pinned {
+    pub(crate) fn new(protocol: Protocol) -> Self {
+        let steps = protocol.steps.iter().map(|step| NewStep {
+            step_id: step.step_id.clone(),
+            step_type: step.kind().to_owned(),
+            service: step.service.clone(),
+            priority: step.priority,
+        });
+        Self {
+            steps: steps.collect(),
+            policies: protocol.steps.iter().map(crate::protocol::Step::policy).collect(),
+            protocol,
+        }
+    }
+}
+
+/// A running engine.
+pub struct Engine {
+    ops: mpsc::UnboundedSender<Op>,
+    task: JoinHandle<Result<(), StoreError>>,
+    protocols: Vec<Arc<Pinned>>,
+    max_envelope_bytes: usize,
+}
+
+impl Engine {
+    /// Submits an envelope. The same content, or the same idempotency key, is the same job.
+    pub async fn submit(&self, envelope: &[u8]) -> Result<Submitted, Refusal> {
+        let envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
+        let serves =
+            |pinned: &&Arc<Pinned>| pinned.protocol.request_types.contains(&envelope.request_type);
+        let Some(pinned) = self.protocols.iter().rev().find(serves) else {
+            return Err(Refusal::new(Code::ProtocolUnknown)
+                .with("request_type", envelope.request_type.clone()));
+        };
+        let job = new_job(envelope, pinned);
+        let (reply, answer) = oneshot::channel();
+        self.ops.send(Op::Submit { job, reply }).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// Stops: nothing new starts, running handlers are told to end and waited for until `deadline`.
+    pub async fn shutdown(self, deadline: Duration) -> Result<(), StoreError> {
+        // If the heart is gone already, its own result says why.
+        let _ = self.ops.send(Op::Shutdown { deadline });
+        self.task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
+    }
+}
+
+fn stopped() -> Refusal {
+    Refusal::new(Code::StoreUnavailable).with("reason", "the engine has stopped")
+}
+
+fn new_job(envelope: Envelope, pinned: &Pinned) -> NewJob {
+    let facts = JobFacts {
+        job_id: JobId::new(),
+        dedup_key: envelope.dedup_key(),
+        tenant_id: envelope.tenant_id,
+        request_type: envelope.request_type,
+        protocol_id: pinned.protocol.protocol_id.clone(),
+        input_ref: envelope.input_ref,
+        output_ref: envelope.output_ref,
+        payload: envelope.payload,
+        schema_version: envelope.schema_version,
+        idempotency_key: envelope.idempotency_key,
+        hash: envelope.hash,
+        doc_id: envelope.doc_id,
+        mode: envelope.mode,
+        route: envelope.route,
+        correlation_id: envelope.correlation_id,
+        traceparent: envelope.traceparent,
+        priority: envelope.priority,
+        rerun_of: None,
+    };
+    NewJob {
+        facts: Arc::new(facts),
+        steps: pinned.steps.clone(),
+        not_before: envelope.not_before,
+        enter: false,
+    }
+}

@@ -1,0 +1,13 @@
+//! The heart: exactly-once jobs over a store.
+
+pub mod directive;
+pub mod duration;
+pub mod engine;
+pub mod envelope;
+mod heart;
+pub mod ids;
+pub mod names;
+pub mod plan;
+pub mod protocol;
+pub mod store;
+pub mod worker;

@@ -1,0 +1,24 @@
+//! Names that users choose: what may be in them, and how long they may be.
+
+use sprag_kernel::{Code, Refusal};
+
+/// The longest name, in bytes.
+pub const MAX_NAME_BYTES: usize = 200;
+
+/// Refuses an empty or overlong name and one with control characters.
+pub fn check_name(field: &'static str, name: &str) -> Result<(), Refusal> {
+    let reason = if name.is_empty() {
+        "is empty"
+    } else if name.len() > MAX_NAME_BYTES {
+        "is longer than 200 bytes"
+    } else if name.chars().any(char::is_control) {
+        "has a control character"
+    } else {
+        return Ok(());
+    };
+    let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    Err(Refusal::new(Code::NameInvalid)
+        .with("field", field)
+        .with("given", shown)
+        .with("reason", reason))
+}

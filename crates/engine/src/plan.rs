@@ -1,0 +1,240 @@
+//! From a held attempt to the writes that the kernel's decisions ask for. Nothing here chooses a state:
+//! each function walks decisions on copies of the rows and notes what they change.
+//!
+//! Times are relative: decisions are asked with `now` = 0, the store adds its clock.
+
+use std::fmt::Write as _;
+
+use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
+use sprag_kernel::decide::leg1::{self, Leg1, Publish};
+use sprag_kernel::decide::leg2::{self, Entered, Follows};
+use sprag_kernel::decide::rows::{AttemptRow, EndingKind, Fence, JobRow, LeaseId, Terms};
+use sprag_kernel::keys::Hash;
+use sprag_kernel::ledger::Semaphore;
+use sprag_kernel::machine::{Change, State};
+use sprag_kernel::retry::RetryPolicy;
+use sprag_kernel::{Code, JobState, Refusal};
+
+use crate::ids::AttemptKey;
+use crate::store::{
+    AttemptError, DispatchWrite, EndWrite, FinishPlan, FinishWrite, FollowWrite, HandOff, Held,
+};
+
+/// The changes of one commit, as an event row keeps them: `J0>1 S0>1 O0>1`.
+#[derive(Default)]
+struct Changes(String);
+
+impl Changes {
+    fn note<S: State>(&mut self, change: Option<Change<S>>) {
+        if let Some(change) = change {
+            let letter = S::machine().name.as_bytes()[0].to_ascii_uppercase() as char;
+            let (from, to) = (change.from().code(), change.to().code());
+            write!(self.0, "{letter}{from}>{to} ").expect("writing to a string does not fail");
+        }
+    }
+}
+
+/// The rows of an attempt and its job, moved along by decisions.
+struct Walk {
+    job: JobRow,
+    attempt: AttemptRow,
+    changes: Changes,
+}
+
+/// Leg1's work, handed to a slot of this engine: written, sent and acknowledged in one commit. The held
+/// rows are moved along, as they will be once the write is committed.
+pub fn dispatch(
+    held: &mut Held,
+    lease_id: LeaseId,
+    policy: &RetryPolicy,
+) -> Result<DispatchWrite, Refusal> {
+    let terms = Terms { now: 0, policy };
+    let lease = policy.lease(lease_id, 0);
+    let version = held.attempt.version;
+    let mut walk =
+        Walk { job: held.job, attempt: held.attempt, changes: Changes(String::with_capacity(48)) };
+    // A cancelling job is found by the statement, which then writes nothing.
+    let Leg1::Dispatch(decided) = leg1::dispatch(&walk.job, &walk.attempt, lease)? else {
+        return Err(Refusal::new(Code::JobIllegalTransition).with("from", held.job.state.name()));
+    };
+    walk.changes.note(decided.job);
+    walk.changes.note(Some(decided.step));
+    walk.job.state = decided.job.map_or(walk.job.state, |change| change.to());
+    walk.attempt.state = decided.step.to();
+    walk.attempt.ledger = decided.ledger;
+    walk.attempt.lease_id = Some(lease_id);
+    walk.attempt.outbox = Some(decided.outbox);
+    walk.send(terms)?;
+    walk.acknowledge(terms)?;
+
+    held.job = walk.job;
+    held.attempt = walk.attempt;
+    Ok(DispatchWrite {
+        key: held.key,
+        version,
+        lease_id,
+        lease_ms: policy.lease_ms,
+        ack_timeout_ms: policy.ack_timeout_ms,
+        hand_off: HandOff::InProcess,
+        step_to: walk.attempt.state,
+        job_to: walk.job.state,
+        ledger: walk.attempt.ledger,
+        changes: walk.changes.0,
+    })
+}
+
+impl Walk {
+    fn send(&mut self, terms: Terms<'_>) -> Result<(), Refusal> {
+        let sent = leg1::published(&self.attempt, self.attempt.version, terms)?;
+        let Publish::Sent { outbox, step, .. } = sent else {
+            unreachable!("a published directive is sent")
+        };
+        self.changes.note(Some(outbox));
+        self.changes.note(Some(step));
+        self.attempt.outbox = Some(outbox.to());
+        self.attempt.state = step.to();
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, terms: Terms<'_>) -> Result<(), Refusal> {
+        let fence = fence(&self.attempt);
+        let acked = callback::ack(&self.job, &self.attempt, fence, terms)?;
+        let Ack::Accepted { job, step, .. } = acked else {
+            unreachable!("nobody has acknowledged a directive that was just written")
+        };
+        self.changes.note(job);
+        self.changes.note(Some(step));
+        self.job.state = job.map_or(self.job.state, |change| change.to());
+        self.attempt.state = step.to();
+        self.attempt.acked = true;
+        Ok(())
+    }
+}
+
+/// The present fence of a dispatched attempt.
+pub fn fence(attempt: &AttemptRow) -> Fence {
+    let lease_id = attempt.lease_id.expect("a dispatched attempt has a lease");
+    Fence { attempt_no: attempt.attempt_no, lease_id }
+}
+
+/// What a handler said, as the message that ends its attempt.
+pub fn result(
+    held: &Held,
+    report: Report,
+    output: Option<String>,
+    error: Option<AttemptError>,
+) -> Result<Option<EndWrite>, Refusal> {
+    let content = Hash::of(
+        format!("{report:?}\n{}\n{error:?}", output.as_deref().unwrap_or_default()).as_bytes(),
+    );
+    match callback::result(&held.attempt, fence(&held.attempt), report, content)? {
+        Stored::Duplicate => Ok(None),
+        Stored::Accepted(entered) => Ok(Some(end(held, entered, output, error))),
+    }
+}
+
+/// A message other than a RESULT that ends the attempt.
+pub fn ended_by(held: &Held, kind: EndingKind, error: AttemptError) -> Result<EndWrite, Refusal> {
+    let entered = leg2::enter(&held.attempt, kind, None)?;
+    Ok(end(held, entered, None, Some(error)))
+}
+
+fn end(
+    held: &Held,
+    entered: Entered,
+    output: Option<String>,
+    error: Option<AttemptError>,
+) -> EndWrite {
+    EndWrite {
+        key: held.key,
+        version: held.attempt.version,
+        lease_id: held.attempt.lease_id,
+        ending: entered.ending,
+        ledger: entered.ledger,
+        output,
+        error,
+    }
+}
+
+/// Steps 1 to 3 of the message that has entered.
+pub fn finish(held: &Held, policy: &RetryPolicy, enter_next: bool) -> Result<FinishWrite, Refusal> {
+    let cancelling = JobRow { state: JobState::Cancelling, ..held.job };
+    let cancelling = finish_plan(&cancelling, held, policy)?;
+    // A `cancel` message exists only in a job that is being cancelled, and so it stays.
+    let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
+    let open = if is_cancel { cancelling.clone() } else { finish_plan(&held.job, held, policy)? };
+    Ok(FinishWrite { key: held.key, version: held.attempt.version, open, cancelling, enter_next })
+}
+
+/// What the kernel decides for the job in this state, closing and not closing.
+fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<FinishPlan, Refusal> {
+    let terms = Terms { now: 0, policy };
+    let decide = |open: u32| {
+        let job = JobRow { semaphore: Semaphore::new(open), ..*job };
+        leg2::finish(&job, &held.attempt, terms)
+    };
+    // One obligation left: this message closes the job unless something follows. Two: it does not.
+    let (closing, going_on) = (decide(1)?, decide(2)?);
+    let mut changes = Changes::default();
+    changes.note(going_on.step);
+    let spawn = closing.spawn.ok_or_else(|| Refusal::new(Code::StepOutOfOrder))?;
+    let mut closes = Changes::default();
+    let follows = match spawn.follows {
+        Follows::NextStep(_) => FollowWrite::NextStep,
+        Follows::NextAttempt { due, .. } => {
+            FollowWrite::NextAttempt { delay_ms: due, losses: successor_losses(held) }
+        }
+        Follows::Nothing => FollowWrite::Nothing,
+    };
+    let job_closed = match (follows, spawn.job) {
+        (FollowWrite::Nothing, Some(change)) => {
+            closes.note(Some(change));
+            change.to()
+        }
+        (FollowWrite::NextStep, Some(change)) => {
+            changes.note(Some(change));
+            change.to()
+        }
+        (_, _) => job.state,
+    };
+    let step_to = going_on.step.map_or(held.attempt.state, |change| change.to());
+    Ok(FinishPlan {
+        step_to,
+        ledger: going_on.ledger,
+        ledger_closing: closing.ledger,
+        guid: going_on.guid,
+        guid_closing: closing.guid,
+        follows,
+        job_open: job.state,
+        job_closed,
+        changes: changes.0,
+        changes_closing: closes.0,
+    })
+}
+
+fn successor_losses(held: &Held) -> u32 {
+    held.attempt.successor().losses
+}
+
+/// The attempt of the next step, as Steps 1 to 3 leave it when they enter it for this engine.
+pub fn entered_next(
+    held: &Held,
+    job_version: u64,
+    output: Option<String>,
+) -> Result<Held, Refusal> {
+    let step_index = held.key.step_index + 1;
+    let first = AttemptRow::first(step_index);
+    let mut inputs = held.inputs.clone();
+    inputs.extend(output.map(|output| (held.key.step_index, output)));
+    Ok(Held {
+        key: AttemptKey { step_index, attempt_no: 1, ..held.key },
+        attempt: AttemptRow {
+            version: first.version + 1,
+            ledger: first.ledger.enter_leg1()?,
+            ..first
+        },
+        job: JobRow { version: job_version, current_step: step_index, ..held.job },
+        facts: held.facts.clone(),
+        inputs,
+    })
+}

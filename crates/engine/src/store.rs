@@ -1,0 +1,440 @@
+//! The store seam: a small set of durable primitives, each over a slice.
+//!
+//! Every primitive is one transaction (or shares one with its neighbours) and every element of a slice
+//! is guarded in the statement itself by the version and the digits of its row. An element whose guard
+//! does not hold any more changes nothing and says so; that is how races end. Which state comes next is
+//! never chosen by a store: it is handed in, decided by the kernel, for a job that goes on and for one
+//! that is being cancelled, and the statement picks by the job's present state.
+//!
+//! Times that are handed in are durations; the store adds its own clock.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use sprag_kernel::decide::rows::{AttemptRow, Ending, EndingKind, JobRow, LeaseId};
+use sprag_kernel::keys::{Hash, Mode, Route};
+use sprag_kernel::retry::Millis;
+use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
+
+use crate::ids::{AttemptKey, EngineNo, JobId};
+
+/// What never changes about a job.
+#[derive(Clone, Debug)]
+pub struct JobFacts {
+    /// The job.
+    pub job_id: JobId,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// What was asked for.
+    pub request_type: String,
+    /// The protocol it is pinned to.
+    pub protocol_id: String,
+    /// JSON text.
+    pub input_ref: String,
+    /// JSON text.
+    pub output_ref: String,
+    /// JSON text.
+    pub payload: String,
+    /// The version of the payload's schema.
+    pub schema_version: String,
+    /// The caller's key, if it gave one.
+    pub idempotency_key: Option<String>,
+    /// Unique in the tenant.
+    pub dedup_key: String,
+    /// The hash of the content.
+    pub hash: Hash,
+    /// Which document.
+    pub doc_id: Option<String>,
+    /// How it was routed.
+    pub mode: Mode,
+    /// The lane and the key it comes from.
+    pub route: Route,
+    /// Handed through.
+    pub correlation_id: Option<String>,
+    /// Handed through.
+    pub traceparent: Option<String>,
+    /// Higher goes first.
+    pub priority: i32,
+    /// The job this one runs again.
+    pub rerun_of: Option<JobId>,
+}
+
+/// A job to create.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    /// What never changes.
+    pub facts: Arc<JobFacts>,
+    /// Its steps.
+    pub steps: Arc<[NewStep]>,
+    /// Not to start before this time.
+    pub not_before: Option<Millis>,
+    /// Whether the submitting engine has a free slot for the first step and enters Leg1 at once.
+    pub enter: bool,
+}
+
+/// A step to create.
+#[derive(Clone, Debug)]
+pub struct NewStep {
+    /// Its name in the protocol.
+    pub step_id: String,
+    /// The kind of work.
+    pub step_type: String,
+    /// Who does it.
+    pub service: String,
+    /// Higher goes first.
+    pub priority: i32,
+}
+
+/// The answer to one submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// The new job, or the one that was there.
+    pub job_id: JobId,
+    /// Its present state.
+    pub state: JobState,
+    /// Whether this call created it.
+    pub created: bool,
+}
+
+/// An attempt with all that is needed to decide on it and to run it.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// Its row.
+    pub attempt: AttemptRow,
+    /// Its job's row.
+    pub job: JobRow,
+    /// What never changes about the job.
+    pub facts: Arc<JobFacts>,
+    /// Outputs of earlier steps: (step_index, JSON text).
+    pub inputs: Vec<(u32, String)>,
+}
+
+/// What a look at the timers found.
+#[derive(Clone, Debug, Default)]
+pub struct Due {
+    /// How many activations became claimable.
+    pub promoted: usize,
+    /// Attempts whose ACK, lease or publication is due.
+    pub held: Vec<Held>,
+    /// The store's time.
+    pub now: Millis,
+}
+
+/// How many activations of a service an engine can take now.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The service.
+    pub service: String,
+    /// Free slots.
+    pub max: u32,
+}
+
+/// How far the commit of Leg1's work goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOff {
+    /// To a slot of this engine: written, sent and acknowledged in one commit.
+    InProcess,
+    /// To a pulling worker that has the claim as its ACK.
+    Pulled,
+    /// To a pulling worker that will acknowledge.
+    PulledUnacked,
+    /// To the outbox; a publisher takes it from there.
+    Outbox,
+}
+
+/// The work of Leg1 for one attempt.
+#[derive(Clone, Debug)]
+pub struct DispatchWrite {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// The version the row must have.
+    pub version: u64,
+    /// The new fence.
+    pub lease_id: LeaseId,
+    /// How long the lease is.
+    pub lease_ms: Millis,
+    /// From SENT to the ACK deadline.
+    pub ack_timeout_ms: Millis,
+    /// To whom it goes.
+    pub hand_off: HandOff,
+    /// The step's state afterwards.
+    pub step_to: StepState,
+    /// The job's state afterwards, and before: the statement requires it.
+    pub job_to: JobState,
+    /// The ledger afterwards.
+    pub ledger: ActivityLedger,
+    /// What the event row says.
+    pub changes: String,
+}
+
+/// What became of the work of Leg1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatchOutcome {
+    /// Committed; the attempt has this version, and may run.
+    Done {
+        /// The version afterwards.
+        version: u64,
+    },
+    /// The job is being cancelled; nothing was written.
+    Cancelling,
+    /// The row has moved on; nothing was written.
+    Gone,
+}
+
+/// A message that ends an attempt.
+#[derive(Clone, Debug)]
+pub struct EndWrite {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// The version the row must have.
+    pub version: u64,
+    /// The lease it must have.
+    pub lease_id: Option<LeaseId>,
+    /// What it says.
+    pub ending: Ending,
+    /// The ledger afterwards.
+    pub ledger: ActivityLedger,
+    /// JSON text of what the attempt produced.
+    pub output: Option<String>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptError {
+    /// A stable code.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+}
+
+/// What became of an ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOutcome {
+    /// It has entered; the attempt has this version.
+    Entered {
+        /// The version afterwards.
+        version: u64,
+    },
+    /// Another message was first, or the row has moved on; recorded nowhere, changed nothing.
+    Stale,
+}
+
+/// Steps 1 to 3 of a message.
+#[derive(Clone, Debug)]
+pub struct FinishWrite {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// The version the row must have.
+    pub version: u64,
+    /// If the job goes on.
+    pub open: FinishPlan,
+    /// If the job is being cancelled.
+    pub cancelling: FinishPlan,
+    /// Whether this engine has a slot for the next step and enters its Leg1 in the same commit.
+    pub enter_next: bool,
+}
+
+/// What Steps 1 to 3 write, for one state of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishPlan {
+    /// The step's state.
+    pub step_to: StepState,
+    /// The attempt's ledger, if the message does not close the job.
+    pub ledger: ActivityLedger,
+    /// The attempt's ledger, if it does.
+    pub ledger_closing: ActivityLedger,
+    /// The message's ledger, if it does not close the job.
+    pub guid: GuidLedger,
+    /// The message's ledger, if it does.
+    pub guid_closing: GuidLedger,
+    /// What follows.
+    pub follows: FollowWrite,
+    /// The job's state if it does not close.
+    pub job_open: JobState,
+    /// The job's state if it closes.
+    pub job_closed: JobState,
+    /// What the event row says of the step and of an open job.
+    pub changes: String,
+    /// What the event row adds if the job closes.
+    pub changes_closing: String,
+}
+
+/// What follows an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowWrite {
+    /// The next step is activated.
+    NextStep,
+    /// Another attempt is activated.
+    NextAttempt {
+        /// After this wait.
+        delay_ms: Millis,
+        /// Lost engines so far.
+        losses: u32,
+    },
+    /// Nothing.
+    Nothing,
+}
+
+/// What became of Steps 1 to 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishOutcome {
+    /// Committed.
+    Done {
+        /// The job's state now.
+        job: JobState,
+        /// The job's version now.
+        job_version: u64,
+        /// Whether the next step was entered for this engine.
+        entered_next: bool,
+    },
+    /// The message has done it before, or the row has moved on; nothing was written.
+    Gone,
+}
+
+/// Why a primitive failed as a whole.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The store cannot be reached or is busy; the outcome may be unknown. Guards make a repeat safe.
+    Unavailable(String),
+    /// This engine was declared dead: it must stop, none of its writes counts any more.
+    Fenced,
+    /// A constraint or an undecodable row: one element of the slice is poison.
+    Poison(String),
+    /// A structured refusal.
+    Refused(Refusal),
+}
+
+impl std::fmt::Display for StoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unavailable(reason) => write!(f, "the store is unavailable: {reason}"),
+            Self::Fenced => f.write_str("this engine was declared dead and is fenced off"),
+            Self::Poison(reason) => write!(f, "the store refused a row: {reason}"),
+            Self::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<Refusal> for StoreError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The answer of a primitive.
+pub type Answer<T> = Result<T, StoreError>;
+
+/// Where jobs are kept.
+pub trait Store: Send + Sync + 'static {
+    /// A new life of an engine.
+    fn join(&self, name: &str) -> impl Future<Output = Answer<EngineNo>> + Send;
+
+    /// A sign of life; `low` is the oldest job that this engine may hold something of.
+    fn beat(&self, engine: EngineNo, low: Option<JobId>)
+    -> impl Future<Output = Answer<()>> + Send;
+
+    /// Engines that have not beaten for so long.
+    fn silent_engines(
+        &self,
+        timeout_ms: Millis,
+    ) -> impl Future<Output = Answer<Vec<EngineNo>>> + Send;
+
+    /// Declares an engine dead and takes over what it held. From here on none of its writes counts.
+    /// Activations are free again; what it ran, and messages it had not finished, are returned.
+    fn take_over(
+        &self,
+        dead: EngineNo,
+        heir: EngineNo,
+    ) -> impl Future<Output = Answer<Vec<Held>>> + Send;
+
+    /// Looks at attempts whose time has come, the oldest first. Activations become claimable at once;
+    /// what else is due is returned for a decision.
+    fn due(&self, engine: EngineNo, limit: u32) -> impl Future<Output = Answer<Due>> + Send;
+
+    /// Keeps a protocol under its id. The same content again is a no-op, other content is refused.
+    fn put_protocol(
+        &self,
+        protocol_id: &str,
+        definition: &str,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// The definition of a protocol.
+    fn protocol(&self, protocol_id: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+
+    /// Creates jobs; a known one is answered, not created.
+    fn submit(
+        &self,
+        engine: EngineNo,
+        jobs: Vec<NewJob>,
+    ) -> impl Future<Output = Answer<Vec<Result<Submitted, Refusal>>>> + Send;
+
+    /// Takes due activations, the most urgent first, and enters their Leg1.
+    fn claim(
+        &self,
+        engine: EngineNo,
+        wishes: Vec<Wish>,
+    ) -> impl Future<Output = Answer<Vec<Held>>> + Send;
+
+    /// The work of Leg1.
+    fn dispatch(
+        &self,
+        engine: EngineNo,
+        writes: Vec<DispatchWrite>,
+    ) -> impl Future<Output = Answer<Vec<DispatchOutcome>>> + Send;
+
+    /// Messages that end attempts enter Leg2.
+    fn end(
+        &self,
+        engine: EngineNo,
+        writes: Vec<EndWrite>,
+    ) -> impl Future<Output = Answer<Vec<EndOutcome>>> + Send;
+
+    /// Steps 1 to 3.
+    fn finish(
+        &self,
+        engine: EngineNo,
+        writes: Vec<FinishWrite>,
+    ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
+}
+
+/// The stable small integer of an ending's kind.
+pub fn ending_code(kind: EndingKind) -> i64 {
+    match kind {
+        EndingKind::Success => 1,
+        EndingKind::Retryable => 2,
+        EndingKind::NonRetryable => 3,
+        EndingKind::AckTimeout => 4,
+        EndingKind::LeaseExpired => 5,
+        EndingKind::OwnerLost => 6,
+        EndingKind::PublishFailed => 7,
+        EndingKind::Leg1Failed(_) => 8,
+        EndingKind::Leg2Exhausted => 9,
+        EndingKind::Cancel => 10,
+    }
+}
+
+/// The kind of an ending from its integer and, for a failed Leg1, the error code beside it.
+pub fn ending_kind(code: i64, error_code: Option<&str>) -> Option<EndingKind> {
+    Some(match code {
+        1 => EndingKind::Success,
+        2 => EndingKind::Retryable,
+        3 => EndingKind::NonRetryable,
+        4 => EndingKind::AckTimeout,
+        5 => EndingKind::LeaseExpired,
+        6 => EndingKind::OwnerLost,
+        7 => EndingKind::PublishFailed,
+        8 => {
+            let named = Code::ALL.iter().find(|code| Some(code.name()) == error_code);
+            EndingKind::Leg1Failed(*named.unwrap_or(&Code::Leg1AttemptsExhausted))
+        }
+        9 => EndingKind::Leg2Exhausted,
+        10 => EndingKind::Cancel,
+        _ => return None,
+    })
+}

@@ -1,0 +1,176 @@
+-- Version 1 of the books. Times are milliseconds since 1970. States are the codes of the kernel's
+-- tables; a test compares these CHECKs with them.
+
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- One life of one engine process.
+CREATE TABLE engine (
+    engine_no INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    joined_at INTEGER NOT NULL,
+    beat_at INTEGER NOT NULL,
+    low BLOB,
+    dead INTEGER NOT NULL DEFAULT 0 CHECK (dead IN (0, 1))
+);
+
+CREATE TABLE protocol (
+    protocol_id TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE job (
+    job_id BLOB PRIMARY KEY,
+    state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 6),
+    version INTEGER NOT NULL,
+    semaphore INTEGER NOT NULL CHECK (semaphore >= 0),
+    initial INTEGER NOT NULL CHECK (initial > 0),
+    current_step INTEGER NOT NULL,
+    steps INTEGER NOT NULL CHECK (steps > 0),
+    attempts_total INTEGER NOT NULL DEFAULT 0,
+    events INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    completed_at INTEGER CHECK ((completed_at IS NOT NULL) = (state >= 4)),
+    tenant_id TEXT NOT NULL,
+    request_type TEXT NOT NULL,
+    protocol_id TEXT NOT NULL REFERENCES protocol,
+    dedup_key TEXT NOT NULL,
+    idempotency_key TEXT,
+    idempotency_hash BLOB NOT NULL,
+    mode INTEGER NOT NULL CHECK (mode IN (0, 1)),
+    doc_id TEXT,
+    lane INTEGER NOT NULL CHECK (lane BETWEEN 0 AND 15),
+    routing_key TEXT NOT NULL,
+    priority INTEGER NOT NULL DEFAULT 0,
+    correlation_id TEXT,
+    traceparent TEXT,
+    rerun_of BLOB,
+    error_code TEXT,
+    error_message TEXT,
+    schema_version TEXT NOT NULL,
+    input_ref TEXT NOT NULL,
+    output_ref TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    UNIQUE (tenant_id, dedup_key)
+) WITHOUT ROWID;
+
+-- One row per attempt, never reset: activation, activity ledger, fence, outbox entry, and the message
+-- that ends it with its GUID ledger. A step is its newest attempt.
+CREATE TABLE attempt (
+    job_id BLOB NOT NULL,
+    step_index INTEGER NOT NULL,
+    branch INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER NOT NULL DEFAULT 0,
+    attempt_no INTEGER NOT NULL CHECK (attempt_no > 0),
+    state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 8),
+    version INTEGER NOT NULL,
+    ledger INTEGER NOT NULL CHECK (ledger BETWEEN 0 AND 999999999999999),
+    guid INTEGER CHECK (guid BETWEEN 0 AND 999999999999999),
+    ending INTEGER CHECK (ending BETWEEN 1 AND 10),
+    content BLOB,
+    children INTEGER,
+    closed_parked INTEGER NOT NULL DEFAULT 0,
+    owner INTEGER,
+    ready_at INTEGER,
+    timer_at INTEGER,
+    lease_id INTEGER,
+    lease_expires_at INTEGER,
+    outbox INTEGER CHECK (outbox BETWEEN 0 AND 2),
+    publish_attempts INTEGER NOT NULL DEFAULT 0,
+    sent_at INTEGER,
+    acked_at INTEGER,
+    losses INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    completed_at INTEGER,
+    priority INTEGER NOT NULL DEFAULT 0,
+    step_id TEXT NOT NULL,
+    step_type TEXT NOT NULL,
+    service TEXT NOT NULL,
+    error_code TEXT,
+    error_message TEXT,
+    output TEXT,
+    PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
+) WITHOUT ROWID;
+
+-- What can be claimed, and what must be looked at when its time has come. Nothing else is indexed that
+-- changes.
+CREATE INDEX attempt_ready ON attempt (service, ready_at) WHERE ready_at IS NOT NULL;
+CREATE INDEX attempt_timer ON attempt (timer_at) WHERE timer_at IS NOT NULL;
+
+-- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
+-- several changes. Positions are in commit order.
+CREATE TABLE event (
+    pos INTEGER PRIMARY KEY,
+    job_id BLOB NOT NULL,
+    n INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    step_index INTEGER,
+    branch INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER NOT NULL DEFAULT 0,
+    attempt_no INTEGER,
+    changes TEXT NOT NULL,
+    UNIQUE (job_id, n)
+);
+
+-- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
+-- what the digits and states become is handed in, decided by the kernel.
+CREATE VIEW finish_op AS
+SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
+    NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
+    NULL AS guid, NULL AS children, NULL AS semaphore, NULL AS job_to, NULL AS advance,
+    NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
+    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS changes;
+
+CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
+WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
+        AND j.version = NEW.job_version AND j.semaphore > 0
+    FROM attempt a JOIN job j ON j.job_id = a.job_id
+    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+        AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
+BEGIN
+    UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid,
+        children = NEW.children, version = version + 1, owner = NULL, updated_at = NEW.now,
+        completed_at = NEW.now
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
+        AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+
+    UPDATE attempt SET version = version + 1, updated_at = NEW.now,
+        ledger = ledger + NEW.enter_next * 1000000000000,
+        owner = iif(NEW.enter_next, NEW.engine_no, NULL),
+        ready_at = iif(NEW.enter_next, NULL, NEW.now - priority * NEW.ageing_ms)
+    WHERE NEW.follows = 1 AND job_id = NEW.job_id AND step_index = NEW.step_index + 1
+        AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = 1;
+
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
+        timer_at, created_at, updated_at, priority, step_id, step_type, service)
+    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
+        NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service
+    FROM attempt
+    WHERE NEW.follows = 2 AND job_id = NEW.job_id AND step_index = NEW.step_index
+        AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+
+    UPDATE attempt SET state = NEW.cancels_waiting, version = version + 1, ready_at = NULL,
+        timer_at = NULL, updated_at = NEW.now, completed_at = NEW.now
+    WHERE NEW.cancels_waiting IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5)
+        AND ending IS NULL;
+
+    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1,
+        current_step = current_step + NEW.advance, events = events + 1, updated_at = NEW.now,
+        completed_at = iif(NEW.semaphore = 0, NEW.now, NULL),
+        error_code = iif(NEW.semaphore = 0, (SELECT error_code FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL),
+        error_message = iif(NEW.semaphore = 0, (SELECT error_message FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
+    WHERE job_id = NEW.job_id;
+
+    INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
+    SELECT job_id, events, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes
+    FROM job WHERE job_id = NEW.job_id;
+END;

@@ -1,0 +1,6 @@
+//! The books: SQLite and Postgres behind the engine's store seam.
+
+pub mod sqlite;
+
+/// How long an activation must wait to weigh as much as one step of priority.
+pub(crate) const AGEING_MS: i64 = 60_000;

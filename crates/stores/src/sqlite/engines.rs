@@ -1,0 +1,114 @@
+//! Engines: joining, beating, and taking over what a dead one held.
+
+use rusqlite::{OptionalExtension, params};
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{Answer, Due, Held, StoreError};
+use sprag_kernel::retry::Millis;
+
+use super::rows::{HELD_COLUMNS, failed, held};
+use super::writer::Tx;
+use crate::AGEING_MS;
+
+pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
+    tx.connection
+        .query_row(
+            "INSERT INTO engine (name, joined_at, beat_at) VALUES (?1, ?2, ?2) RETURNING engine_no",
+            params![name, tx.now],
+            |row| row.get(0).map(EngineNo),
+        )
+        .map_err(|error| failed(&error))
+}
+
+pub(super) fn beat(tx: &Tx<'_>, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+    let low = low.as_ref().map(JobId::as_bytes);
+    let beaten = tx
+        .connection
+        .execute(
+            "UPDATE engine SET beat_at = ?2, low = ?3 WHERE engine_no = ?1 AND dead = 0",
+            params![engine.0, tx.now, low],
+        )
+        .map_err(|error| failed(&error))?;
+    if beaten == 1 { Ok(()) } else { Err(StoreError::Fenced) }
+}
+
+/// Refuses an engine that was declared dead. In the writer's transaction, so it holds until the commit.
+pub(super) fn expect_alive(tx: &Tx<'_>, engine: EngineNo) -> Answer<()> {
+    let alive = tx
+        .connection
+        .prepare_cached("SELECT 1 FROM engine WHERE engine_no = ?1 AND dead = 0")
+        .and_then(|mut statement| statement.query_row([engine.0], |_| Ok(())).optional())
+        .map_err(|error| failed(&error))?;
+    alive.ok_or(StoreError::Fenced)
+}
+
+pub(super) fn silent(tx: &Tx<'_>, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+    let since = tx.now - i64::try_from(timeout_ms).unwrap_or(i64::MAX);
+    tx.connection
+        .prepare_cached("SELECT engine_no FROM engine WHERE dead = 0 AND beat_at <= ?1")
+        .and_then(|mut statement| {
+            statement.query_map([since], |row| row.get(0).map(EngineNo))?.collect()
+        })
+        .map_err(|error| failed(&error))
+}
+
+/// Marks the engine dead, frees its activations, and hands its attempts and messages to the heir.
+pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+    expect_alive(tx, heir)?;
+    tx.connection
+        .execute("UPDATE engine SET dead = 1 WHERE engine_no = ?1", [dead.0])
+        .map_err(|error| failed(&error))?;
+    // An activation that was entered and not dispatched goes back to the queue; its next claim enters
+    // it again.
+    tx.connection
+        .execute(
+            "UPDATE attempt SET owner = NULL, ready_at = ?2, version = version + 1, updated_at = ?2
+             WHERE owner = ?1 AND lease_id IS NULL AND ending IS NULL",
+            params![dead.0, tx.now],
+        )
+        .map_err(|error| failed(&error))?;
+    // A message that was not finished is delivered again, which is one more entry of Leg2.
+    tx.connection
+        .execute(
+            "UPDATE attempt SET owner = ?2, version = version + 1,
+                 ledger = ledger + (ending IS NOT NULL AND ledger % 100000000 < 99999999)
+             WHERE owner = ?1",
+            params![dead.0, heir.0],
+        )
+        .map_err(|error| failed(&error))?;
+    owned(tx, heir)
+}
+
+fn owned(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.owner = ?1 AND a.lease_id IS NOT NULL ORDER BY a.job_id, a.step_index"
+    );
+    let mut statement = tx.connection.prepare(&sql).map_err(|error| failed(&error))?;
+    let mut rows = statement.query([engine.0]).map_err(|error| failed(&error))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+        all.push(held(tx.connection, row)?);
+    }
+    Ok(all)
+}
+
+/// Activations whose time has come are made claimable; the rest is returned.
+pub(super) fn due(tx: &Tx<'_>, engine: EngineNo, limit: u32) -> Answer<Due> {
+    expect_alive(tx, engine)?;
+    let promoted = tx
+        .connection
+        .prepare_cached(include_str!("../../sql/sqlite/promote_due.sql"))
+        .and_then(|mut statement| statement.execute(params![tx.now, AGEING_MS, limit]))
+        .map_err(|error| failed(&error))?;
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.timer_at <= ?1 ORDER BY a.timer_at LIMIT ?2"
+    );
+    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
+    let mut rows = statement.query(params![tx.now, limit]).map_err(|error| failed(&error))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+        all.push(held(tx.connection, row)?);
+    }
+    Ok(Due { promoted, held: all, now: tx.now.cast_unsigned() })
+}

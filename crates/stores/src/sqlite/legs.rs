@@ -1,0 +1,309 @@
+//! The two legs: claim, the work of Leg1, the entry of Leg2, Steps 1 to 3.
+
+use rusqlite::{OptionalExtension, params};
+use sprag_engine::ids::{AttemptKey, EngineNo};
+use sprag_engine::store::{
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
+    FinishWrite, FollowWrite, HandOff, Held, Wish, ending_code,
+};
+use sprag_kernel::ledger::Semaphore;
+use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, StepState};
+
+use super::engines::expect_alive;
+use super::rows::{HELD_COLUMNS, failed, held, state};
+use super::writer::Tx;
+use crate::AGEING_MS;
+
+pub(super) fn claim(tx: &Tx<'_>, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
+    expect_alive(tx, engine)?;
+    let mut claimed = Vec::new();
+    for wish in wishes {
+        claim_service(tx, engine, wish, &mut claimed)?;
+    }
+    Ok(claimed)
+}
+
+fn claim_service(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    wish: &Wish,
+    claimed: &mut Vec<Held>,
+) -> Answer<()> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.service = ?1 AND a.ready_at IS NOT NULL ORDER BY a.ready_at LIMIT ?2"
+    );
+    let from = claimed.len();
+    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
+    let mut rows =
+        statement.query(params![wish.service, wish.max]).map_err(|error| failed(&error))?;
+    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+        claimed.push(held(tx.connection, row)?);
+    }
+    drop(rows);
+    for held in &mut claimed[from..] {
+        enter(tx, engine, held)?;
+    }
+    Ok(())
+}
+
+/// Leg1 entry of a claimed activation. At the ceiling it is claimed without an entry; the engine ends it.
+fn enter(tx: &Tx<'_>, engine: EngineNo, held: &mut Held) -> Answer<()> {
+    let ledger = held.attempt.ledger.enter_leg1().unwrap_or(held.attempt.ledger);
+    let key = &held.key;
+    tx.connection
+        .prepare_cached(include_str!("../../sql/sqlite/enter_leg1.sql"))
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                ledger.get(),
+                engine.0,
+                tx.now,
+            ])
+        })
+        .map_err(|error| failed(&error))?;
+    held.attempt.ledger = ledger;
+    held.attempt.version += 1;
+    Ok(())
+}
+
+pub(super) fn dispatch(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    writes: &[DispatchWrite],
+) -> Answer<Vec<DispatchOutcome>> {
+    expect_alive(tx, engine)?;
+    writes.iter().map(|write| dispatch_one(tx, engine, write)).collect()
+}
+
+fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<DispatchOutcome> {
+    let key = &write.key;
+    let Some(job_state) = job_state(tx, key)? else { return Ok(DispatchOutcome::Gone) };
+    if job_state == JobState::Cancelling {
+        return Ok(DispatchOutcome::Cancelling);
+    }
+    let lease_end = tx.now + i64::try_from(write.lease_ms).unwrap_or(i64::MAX / 2);
+    let ack_end = tx.now + i64::try_from(write.ack_timeout_ms).unwrap_or(i64::MAX / 2);
+    let (outbox, sent, acked, timer, owner) = match write.hand_off {
+        HandOff::InProcess => (1, true, true, None, Some(engine.0)),
+        HandOff::Pulled => (1, true, true, Some(lease_end), None),
+        HandOff::PulledUnacked => (1, true, false, Some(ack_end), None),
+        HandOff::Outbox => (0, false, false, Some(tx.now), None),
+    };
+    let written = tx
+        .connection
+        .prepare_cached(include_str!("../../sql/sqlite/dispatch_attempt.sql"))
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                write.version,
+                write.step_to.code(),
+                write.ledger.get(),
+                write.lease_id.0.cast_signed(),
+                lease_end,
+                outbox,
+                sent.then_some(tx.now),
+                acked.then_some(tx.now),
+                timer,
+                owner,
+                tx.now,
+            ])
+        })
+        .map_err(|error| failed(&error))?;
+    if written == 0 {
+        return Ok(DispatchOutcome::Gone);
+    }
+    tx.connection
+        .prepare_cached(
+            "UPDATE job SET state = ?2, version = version + 1, events = events + 1,
+                 attempts_total = attempts_total + 1, updated_at = ?3
+             WHERE job_id = ?1",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![key.job_id.as_bytes(), write.job_to.code(), tx.now])
+        })
+        .map_err(|error| failed(&error))?;
+    event(tx, key, &write.changes)?;
+    Ok(DispatchOutcome::Done { version: write.version + 1 })
+}
+
+fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
+    let code: Option<u8> = tx
+        .connection
+        .prepare_cached("SELECT state FROM job WHERE job_id = ?1")
+        .and_then(|mut statement| {
+            statement.query_row([key.job_id.as_bytes()], |row| row.get(0)).optional()
+        })
+        .map_err(|error| failed(&error))?;
+    code.map(state).transpose()
+}
+
+/// The event row of a change whose job row was written in the same transaction.
+fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
+    tx.connection
+        .prepare_cached(include_str!("../../sql/sqlite/insert_event.sql"))
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.job_id.as_bytes(),
+                tx.now,
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                changes,
+            ])
+        })
+        .map(|_| ())
+        .map_err(|error| failed(&error))
+}
+
+pub(super) fn end(tx: &Tx<'_>, engine: EngineNo, writes: &[EndWrite]) -> Answer<Vec<EndOutcome>> {
+    expect_alive(tx, engine)?;
+    writes.iter().map(|write| end_one(tx, engine, write)).collect()
+}
+
+fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome> {
+    let key = &write.key;
+    let (code, message) = match &write.error {
+        Some(error) => (Some(&error.code), Some(&error.message)),
+        None => (None, None),
+    };
+    let entered = tx
+        .connection
+        .prepare_cached(include_str!("../../sql/sqlite/end_attempt.sql"))
+        .and_then(|mut statement| {
+            statement.execute(params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                write.version,
+                write.lease_id.map(|lease| lease.0.cast_signed()),
+                ending_code(write.ending.kind),
+                write.ending.guid.get(),
+                write.ending.content.as_ref().map(sprag_kernel::keys::Hash::as_bytes),
+                write.ledger.get(),
+                engine.0,
+                write.output,
+                code,
+                message,
+                tx.now,
+            ])
+        })
+        .map_err(|error| failed(&error))?;
+    Ok(match entered {
+        0 => EndOutcome::Stale,
+        _ => EndOutcome::Entered { version: write.version + 1 },
+    })
+}
+
+pub(super) fn finish(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    writes: &[FinishWrite],
+) -> Answer<Vec<FinishOutcome>> {
+    expect_alive(tx, engine)?;
+    writes.iter().map(|write| finish_one(tx, engine, write)).collect()
+}
+
+/// The job as Step 2 finds it.
+struct JobNow {
+    state: JobState,
+    version: u64,
+    semaphore: Semaphore,
+}
+
+fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
+    let found: Option<(u8, u64, u32)> = tx
+        .connection
+        .prepare_cached("SELECT state, version, semaphore FROM job WHERE job_id = ?1")
+        .and_then(|mut statement| {
+            statement
+                .query_row([key.job_id.as_bytes()], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })
+                .optional()
+        })
+        .map_err(|error| failed(&error))?;
+    found
+        .map(|(code, version, semaphore)| {
+            Ok(JobNow { state: state(code)?, version, semaphore: Semaphore::new(semaphore) })
+        })
+        .transpose()
+}
+
+fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
+    let Some(job) = job_now(tx, &write.key)? else { return Ok(FinishOutcome::Gone) };
+    let cancelling = job.state == JobState::Cancelling;
+    let plan = if cancelling { &write.cancelling } else { &write.open };
+    let children = u32::from(plan.follows != FollowWrite::Nothing);
+    let Ok(settled) = job.semaphore.settle(children) else { return Ok(FinishOutcome::Gone) };
+    let enter_next = write.enter_next && plan.follows == FollowWrite::NextStep;
+    let before = tx.connection.total_changes();
+    insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))
+        .map_err(|error| failed(&error))?;
+    if tx.connection.total_changes() == before {
+        return Ok(FinishOutcome::Gone);
+    }
+    let state = if settled.hit { plan.job_closed } else { plan.job_open };
+    Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
+}
+
+fn insert_finish_op(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    write: &FinishWrite,
+    (plan, job): (&FinishPlan, &JobNow),
+    (semaphore, enter_next): (Semaphore, bool),
+) -> rusqlite::Result<usize> {
+    let closes = semaphore.get() == 0;
+    let key = &write.key;
+    let (follows, due, losses) = match plan.follows {
+        FollowWrite::Nothing => (0, None, 0),
+        FollowWrite::NextStep => (1, None, 0),
+        FollowWrite::NextAttempt { delay_ms, losses } => {
+            (2, Some(tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2)), losses)
+        }
+    };
+    let changes = if closes {
+        format!("{}{}", plan.changes, plan.changes_closing)
+    } else {
+        plan.changes.clone()
+    };
+    let cancels = (job.state == JobState::Cancelling).then(|| StepState::Cancelled.code());
+    tx.connection.prepare_cached(include_str!("../../sql/sqlite/finish.sql"))?.execute(params![
+        key.job_id.as_bytes(),
+        key.step_index,
+        key.branch.cast_signed(),
+        key.turn,
+        key.attempt_no,
+        write.version,
+        job.version,
+        tx.now,
+        plan.step_to.code(),
+        if closes { plan.ledger_closing.get() } else { plan.ledger.get() },
+        if closes { plan.guid_closing.get() } else { plan.guid.get() },
+        u32::from(follows > 0),
+        semaphore.get(),
+        if closes { plan.job_closed.code() } else { plan.job_open.code() },
+        u32::from(follows == 1),
+        cancels,
+        follows,
+        enter_next,
+        engine.0,
+        AGEING_MS,
+        due,
+        losses,
+        changes,
+    ])
+}

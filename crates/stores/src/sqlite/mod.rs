@@ -1,0 +1,111 @@
+//! SQLite: one file, one writer thread, group commit.
+//!
+//! All primitives go to the writer. It takes what has queued up, runs each call under a savepoint in one
+//! transaction, and answers when that transaction is durable: an idle store commits at once, a loaded one
+//! commits groups. The writer is the only one who writes, so what it reads in its transaction stays true
+//! until it commits. One engine process owns a file, by a lock on a file beside it.
+
+mod clock;
+mod engines;
+mod legs;
+mod open;
+mod rows;
+mod submit;
+mod writer;
+
+use std::path::Path;
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, FinishWrite,
+    Held, NewJob, Store, StoreError, Submitted, Wish,
+};
+use sprag_kernel::Refusal;
+use sprag_kernel::retry::Millis;
+
+pub use clock::TestClock;
+pub use open::Durability;
+
+/// A store in one SQLite file.
+pub struct SqliteStore {
+    writer: writer::Writer,
+}
+
+impl SqliteStore {
+    /// Opens or creates a store.
+    pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
+        let (connection, clock) = open::open(path, durability)?;
+        Ok(Self { writer: writer::Writer::start(connection, clock) })
+    }
+
+    /// Opens a store whose time a test owns.
+    pub fn open_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
+        let (connection, _) = open::open(path, Durability::Full)?;
+        Ok(Self { writer: writer::Writer::start(connection, clock::Clock::Test(clock)) })
+    }
+}
+
+impl Store for SqliteStore {
+    async fn join(&self, name: &str) -> Answer<EngineNo> {
+        let name = name.to_owned();
+        self.writer.run(move |tx| engines::join(tx, &name)).await
+    }
+
+    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+        self.writer.run(move |tx| engines::beat(tx, engine, low)).await
+    }
+
+    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+        self.writer.run(move |tx| engines::silent(tx, timeout_ms)).await
+    }
+
+    async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+        self.writer.run(move |tx| engines::take_over(tx, dead, heir)).await
+    }
+
+    async fn due(&self, engine: EngineNo, limit: u32) -> Answer<Due> {
+        self.writer.run(move |tx| engines::due(tx, engine, limit)).await
+    }
+
+    async fn put_protocol(&self, protocol_id: &str, definition: &str) -> Answer<()> {
+        let (id, definition) = (protocol_id.to_owned(), definition.to_owned());
+        self.writer.run(move |tx| submit::put_protocol(tx, &id, &definition)).await
+    }
+
+    async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
+        let id = protocol_id.to_owned();
+        self.writer.run(move |tx| submit::protocol(tx, &id)).await
+    }
+
+    async fn submit(
+        &self,
+        engine: EngineNo,
+        jobs: Vec<NewJob>,
+    ) -> Answer<Vec<Result<Submitted, Refusal>>> {
+        self.writer.run(move |tx| submit::submit(tx, engine, &jobs)).await
+    }
+
+    async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
+        self.writer.run(move |tx| legs::claim(tx, engine, &wishes)).await
+    }
+
+    async fn dispatch(
+        &self,
+        engine: EngineNo,
+        writes: Vec<DispatchWrite>,
+    ) -> Answer<Vec<DispatchOutcome>> {
+        self.writer.run(move |tx| legs::dispatch(tx, engine, &writes)).await
+    }
+
+    async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
+        self.writer.run(move |tx| legs::end(tx, engine, &writes)).await
+    }
+
+    async fn finish(
+        &self,
+        engine: EngineNo,
+        writes: Vec<FinishWrite>,
+    ) -> Answer<Vec<FinishOutcome>> {
+        self.writer.run(move |tx| legs::finish(tx, engine, &writes)).await
+    }
+}

@@ -1,0 +1,153 @@
+//! Rows in and out: errors, codes, the attempt with its job.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row, params};
+use sprag_engine::ids::{AttemptKey, JobId};
+use sprag_engine::store::{Answer, Held, JobFacts, StoreError, ending_kind};
+use sprag_kernel::decide::rows::{AttemptRow, Ending, JobRow, LeaseId};
+use sprag_kernel::keys::{Hash, Mode, Route};
+use sprag_kernel::ledger::Semaphore;
+use sprag_kernel::machine::State;
+use sprag_kernel::{ActivityLedger, GuidLedger};
+
+/// What a failed statement means to the engine.
+pub(super) fn failed(error: &rusqlite::Error) -> StoreError {
+    use rusqlite::ErrorCode;
+    match error.sqlite_error_code() {
+        // The row itself is at fault, or (no code) it cannot be decoded.
+        None
+        | Some(
+            ErrorCode::ConstraintViolation
+            | ErrorCode::TypeMismatch
+            | ErrorCode::TooBig
+            | ErrorCode::ParameterOutOfRange,
+        ) => StoreError::Poison(error.to_string()),
+        Some(_) => StoreError::Unavailable(error.to_string()),
+    }
+}
+
+/// Column lists in the order in which `held` reads them.
+pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn, a.attempt_no, \
+    a.state, a.version, a.ledger, a.guid, a.ending, a.content, a.lease_id, a.outbox, \
+    a.publish_attempts, a.acked_at, coalesce(a.timer_at, a.lease_expires_at), a.losses, \
+    j.state, j.version, j.semaphore, j.current_step, j.steps, j.attempts_total, \
+    j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
+    j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
+    j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code";
+
+/// Reads a row of [`HELD_COLUMNS`], and the outputs of the steps before it.
+pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
+    let key = read(|| {
+        Ok(AttemptKey {
+            job_id: JobId::from_bytes(row.get(0)?),
+            step_index: row.get(1)?,
+            branch: row.get::<_, i64>(2)?.cast_unsigned(),
+            turn: row.get(3)?,
+            attempt_no: row.get(4)?,
+        })
+    })?;
+    let inputs = inputs(connection, &key)?;
+    Ok(Held {
+        key,
+        attempt: attempt_row(row, &key)?,
+        job: job_row(row)?,
+        facts: Arc::new(read(|| facts(row, key.job_id))?),
+        inputs,
+    })
+}
+
+fn read<T>(reader: impl FnOnce() -> rusqlite::Result<T>) -> Answer<T> {
+    reader().map_err(|error| failed(&error))
+}
+
+fn attempt_row(row: &Row<'_>, key: &AttemptKey) -> Answer<AttemptRow> {
+    let ending = match read(|| row.get::<_, Option<i64>>(9))? {
+        None => None,
+        Some(code) => {
+            let error_code: Option<String> = read(|| row.get(41))?;
+            let content: Option<[u8; 32]> = read(|| row.get(10))?;
+            Some(Ending {
+                kind: ending_kind(code, error_code.as_deref())
+                    .ok_or_else(|| undecodable("ending"))?,
+                guid: GuidLedger::from_stored(read(|| row.get(8))?)?,
+                content: content.map(Hash::from_bytes),
+            })
+        }
+    };
+    Ok(AttemptRow {
+        step_index: key.step_index,
+        attempt_no: key.attempt_no,
+        state: state(read(|| row.get(5))?)?,
+        version: read(|| row.get(6))?,
+        lease_id: read(|| row.get::<_, Option<u64>>(11))?.map(LeaseId),
+        ledger: ActivityLedger::from_stored(read(|| row.get(7))?)?,
+        outbox: read(|| row.get::<_, Option<u8>>(12))?.map(state).transpose()?,
+        publish_attempts: read(|| row.get(13))?,
+        acked: read(|| row.get::<_, Option<i64>>(14))?.is_some(),
+        deadline: read(|| row.get(15))?,
+        losses: read(|| row.get(16))?,
+        ending,
+    })
+}
+
+fn job_row(row: &Row<'_>) -> Answer<JobRow> {
+    Ok(JobRow {
+        state: state(read(|| row.get(17))?)?,
+        version: read(|| row.get(18))?,
+        semaphore: Semaphore::new(read(|| row.get(19))?),
+        current_step: read(|| row.get(20))?,
+        steps: read(|| row.get(21))?,
+        attempts_total: read(|| row.get(22))?,
+    })
+}
+
+fn facts(row: &Row<'_>, job_id: JobId) -> rusqlite::Result<JobFacts> {
+    Ok(JobFacts {
+        job_id,
+        tenant_id: row.get(23)?,
+        request_type: row.get(24)?,
+        protocol_id: row.get(25)?,
+        input_ref: row.get(26)?,
+        output_ref: row.get(27)?,
+        payload: row.get(28)?,
+        schema_version: row.get(29)?,
+        idempotency_key: row.get(30)?,
+        dedup_key: row.get(31)?,
+        hash: Hash::from_bytes(row.get(32)?),
+        doc_id: row.get(33)?,
+        mode: if row.get::<_, i64>(34)? == 0 { Mode::Default } else { Mode::Burst },
+        route: Route { lane: row.get(35)?, key: row.get(36)? },
+        correlation_id: row.get(37)?,
+        traceparent: row.get(38)?,
+        priority: row.get(39)?,
+        rerun_of: row.get::<_, Option<[u8; 16]>>(40)?.map(JobId::from_bytes),
+    })
+}
+
+/// The outputs of the steps before this one.
+fn inputs(connection: &Connection, key: &AttemptKey) -> Answer<Vec<(u32, String)>> {
+    if key.step_index == 0 {
+        return Ok(Vec::new());
+    }
+    read(|| {
+        connection
+            .prepare_cached(
+                "SELECT step_index, output FROM attempt
+                 WHERE job_id = ?1 AND step_index < ?2 AND state = 4 AND output IS NOT NULL",
+            )?
+            .query_map(params![key.job_id.as_bytes(), key.step_index], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect()
+    })
+}
+
+/// A state from its code.
+pub(super) fn state<S: State>(code: u8) -> Answer<S> {
+    S::from_code(code).ok_or_else(|| undecodable(S::machine().name))
+}
+
+fn undecodable(what: &str) -> StoreError {
+    StoreError::Poison(format!("the {what} of a row has a code that does not exist"))
+}

@@ -1,0 +1,167 @@
+//! Submitting jobs, and the protocols they follow.
+
+use rusqlite::{OptionalExtension, params};
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
+use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
+use sprag_kernel::keys::{Hash, Mode};
+use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
+
+use super::engines::expect_alive;
+use super::rows::{failed, state};
+use super::writer::Tx;
+use crate::AGEING_MS;
+
+pub(super) fn put_protocol(tx: &Tx<'_>, protocol_id: &str, definition: &str) -> Answer<()> {
+    match protocol(tx, protocol_id)? {
+        Some(known) if known == definition => Ok(()),
+        Some(_) => Err(StoreError::Refused(
+            Refusal::new(Code::ProtocolChanged).with("protocol_id", protocol_id.to_owned()),
+        )),
+        None => tx
+            .connection
+            .execute(
+                "INSERT INTO protocol VALUES (?1, ?2, ?3)",
+                params![protocol_id, definition, tx.now],
+            )
+            .map(|_| ())
+            .map_err(|error| failed(&error)),
+    }
+}
+
+pub(super) fn protocol(tx: &Tx<'_>, protocol_id: &str) -> Answer<Option<String>> {
+    tx.connection
+        .query_row("SELECT definition FROM protocol WHERE protocol_id = ?1", [protocol_id], |row| {
+            row.get(0)
+        })
+        .optional()
+        .map_err(|error| failed(&error))
+}
+
+pub(super) fn submit(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    jobs: &[NewJob],
+) -> Answer<Vec<Result<Submitted, Refusal>>> {
+    expect_alive(tx, engine)?;
+    jobs.iter().map(|job| submit_one(tx, engine, job)).collect()
+}
+
+fn submit_one(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<Result<Submitted, Refusal>> {
+    let facts = &job.facts;
+    let found = find(tx, job)?;
+    let known_id = found.map(|(job_id, ..)| job_id.to_string());
+    let known = found.zip(known_id.as_deref()).map(|((_, hash, _), job_id)| Known { job_id, hash });
+    match (decide(known, facts.hash), found) {
+        (Err(refusal), _) => Ok(Err(refusal)),
+        (Ok(Submit::Known(_)), Some((job_id, _, state))) => {
+            Ok(Ok(Submitted { job_id, state, created: false }))
+        }
+        (Ok(_), _) => {
+            insert(tx, engine, job).map_err(|error| failed(&error))?;
+            let submitted =
+                Submitted { job_id: facts.job_id, state: JobState::Queued, created: true };
+            Ok(Ok(submitted))
+        }
+    }
+}
+
+fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
+    let found: Option<([u8; 16], [u8; 32], u8)> = tx
+        .connection
+        .prepare_cached(
+            "SELECT job_id, idempotency_hash, state FROM job WHERE tenant_id = ?1 AND dedup_key = ?2",
+        )
+        .and_then(|mut statement| {
+            statement
+                .query_row(params![job.facts.tenant_id, job.facts.dedup_key], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })
+                .optional()
+        })
+        .map_err(|error| failed(&error))?;
+    found
+        .map(|(id, hash, code)| Ok((JobId::from_bytes(id), Hash::from_bytes(hash), state(code)?)))
+        .transpose()
+}
+
+fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> rusqlite::Result<()> {
+    let facts = &job.facts;
+    tx.connection.prepare_cached(include_str!("../../sql/sqlite/insert_job.sql"))?.execute(
+        params![
+            facts.job_id.as_bytes(),
+            tx.now,
+            job.steps.len(),
+            facts.tenant_id,
+            facts.request_type,
+            facts.protocol_id,
+            facts.dedup_key,
+            facts.idempotency_key,
+            facts.hash.as_bytes(),
+            i64::from(facts.mode == Mode::Burst),
+            facts.doc_id,
+            facts.route.lane,
+            facts.route.key,
+            facts.priority,
+            facts.correlation_id,
+            facts.traceparent,
+            facts.rerun_of.as_ref().map(JobId::as_bytes),
+            facts.schema_version,
+            facts.input_ref,
+            facts.output_ref,
+            facts.payload,
+        ],
+    )?;
+    let mut insert_attempt =
+        tx.connection.prepare_cached(include_str!("../../sql/sqlite/insert_attempt.sql"))?;
+    for (index, step) in job.steps.iter().enumerate() {
+        let first = Activation::of(tx, engine, job, index);
+        insert_attempt.execute(params![
+            facts.job_id.as_bytes(),
+            index,
+            first.ledger.get(),
+            first.owner,
+            first.ready_at,
+            first.timer_at,
+            tx.now,
+            facts.priority + step.priority,
+            step.step_id,
+            step.step_type,
+            step.service,
+        ])?;
+    }
+    tx.connection
+        .prepare_cached("INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')")?
+        .execute(params![facts.job_id.as_bytes(), tx.now])?;
+    Ok(())
+}
+
+/// How the first attempt of a step begins: only step 0 is activated, and it is entered, ready or
+/// waiting for its time.
+struct Activation {
+    ledger: ActivityLedger,
+    owner: Option<i64>,
+    ready_at: Option<i64>,
+    timer_at: Option<i64>,
+}
+
+impl Activation {
+    fn of(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, index: usize) -> Self {
+        let mut this =
+            Self { ledger: ActivityLedger::FRESH, owner: None, ready_at: None, timer_at: None };
+        let due = job.not_before.map(|due| i64::try_from(due).unwrap_or(i64::MAX));
+        if index > 0 {
+            return this;
+        }
+        if let Some(due) = due.filter(|due| *due > tx.now) {
+            this.timer_at = Some(due);
+        } else if job.enter {
+            this.ledger = this.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
+            this.owner = Some(engine.0);
+        } else {
+            let priority = i64::from(job.facts.priority + job.steps[0].priority);
+            this.ready_at = Some(tx.now - priority * AGEING_MS);
+        }
+        this
+    }
+}
