@@ -295,6 +295,131 @@ pub enum FinishOutcome {
     Gone,
 }
 
+/// What a decision under the rows' locks makes of a job and its current attempt.
+#[derive(Clone, Debug)]
+pub struct Amendment {
+    /// The job's state afterwards.
+    pub job_to: JobState,
+    /// The attempt afterwards; its version is the store's business.
+    pub attempt: AttemptRow,
+    /// What becomes of the attempt's timer.
+    pub timer: Timer,
+    /// JSON text of what the attempt produced.
+    pub output: Option<String>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// What the event row says; nothing is written if it is empty.
+    pub changes: String,
+}
+
+/// What becomes of an attempt's timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// As it was.
+    Keep,
+    /// None any more.
+    Clear,
+    /// At this time.
+    At(Millis),
+    /// None any more: the activation can be claimed now.
+    Ready,
+}
+
+/// A decision that is made under the rows' locks: from the rows and the store's time to a change, or to
+/// none, or to a refusal. It may run more than once, if a transaction has to be repeated.
+pub type Decide<T> =
+    Box<dyn FnMut(&Held, Millis) -> Result<(Option<Amendment>, T), Refusal> + Send>;
+
+/// A job as it is shown.
+#[derive(Clone, Debug)]
+pub struct JobView {
+    /// What never changes.
+    pub facts: JobFacts,
+    /// What the rules look at.
+    pub row: JobRow,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// When it was submitted.
+    pub created_at: Millis,
+    /// When it last changed.
+    pub updated_at: Millis,
+    /// When it ended.
+    pub completed_at: Option<Millis>,
+}
+
+/// An attempt as it is shown.
+#[derive(Clone, Debug)]
+pub struct AttemptView {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// What the rules look at.
+    pub row: AttemptRow,
+    /// The step's name.
+    pub step_id: String,
+    /// Who does it.
+    pub service: String,
+    /// The engine that holds it.
+    pub owner: Option<EngineNo>,
+    /// Whether it can be claimed.
+    pub is_ready: bool,
+    /// When something about it is due.
+    pub timer_at: Option<Millis>,
+    /// JSON text of what it produced.
+    pub output: Option<String>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// When its directive went out.
+    pub sent_at: Option<Millis>,
+    /// When a worker acknowledged.
+    pub acked_at: Option<Millis>,
+    /// When it last changed.
+    pub updated_at: Millis,
+}
+
+/// One row of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventView {
+    /// Its number in the job, from 1, without gaps.
+    pub n: u64,
+    /// When.
+    pub at: Millis,
+    /// The step and attempt it is about.
+    pub attempt: Option<(u32, u32)>,
+    /// What changed.
+    pub changes: String,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// Of this tenant.
+    pub tenant_id: Option<String>,
+    /// In this state.
+    pub state: Option<JobState>,
+    /// Before this one (the newest come first).
+    pub before: Option<JobId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// One broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The job.
+    pub job_id: JobId,
+    /// What is wrong, from the rows.
+    pub detail: String,
+}
+
+/// One question of the audit and what it found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The invariant.
+    pub name: String,
+    /// Where it does not hold.
+    pub violations: Vec<Violation>,
+}
+
 /// Why a primitive failed as a whole.
 #[derive(Debug)]
 pub enum StoreError {
@@ -401,6 +526,30 @@ pub trait Store: Send + Sync + 'static {
         engine: EngineNo,
         writes: Vec<FinishWrite>,
     ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
+
+    /// Decides about a job and the newest attempt of its current step (or of the step named) under
+    /// their locks, and writes what was decided in the same transaction. `None` if there is no such job.
+    fn amend<T: Send + 'static>(
+        &self,
+        job_id: JobId,
+        step_index: Option<u32>,
+        decide: Decide<T>,
+    ) -> impl Future<Output = Answer<Option<Result<T, Refusal>>>> + Send;
+
+    /// One job.
+    fn job(&self, job_id: JobId) -> impl Future<Output = Answer<Option<JobView>>> + Send;
+
+    /// All attempts of a job, in the order of their keys.
+    fn attempts(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<AttemptView>>> + Send;
+
+    /// The history of a job.
+    fn events(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<EventView>>> + Send;
+
+    /// Jobs, the newest first.
+    fn jobs(&self, filter: JobFilter) -> impl Future<Output = Answer<Vec<JobView>>> + Send;
+
+    /// Every invariant, in one snapshot.
+    fn audit(&self) -> impl Future<Output = Answer<Vec<Check>>> + Send;
 }
 
 /// The stable small integer of an ending's kind.

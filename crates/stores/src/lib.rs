@@ -1,5 +1,6 @@
 //! The books: SQLite and Postgres behind the engine's store seam.
 
+mod audit;
 pub mod sqlite;
 
 /// How long an activation must wait to weigh as much as one step of priority.

@@ -148,7 +148,7 @@ fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
 }
 
 /// The event row of a change whose job row was written in the same transaction.
-fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
+pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
     tx.connection
         .prepare_cached(include_str!("../../sql/sqlite/insert_event.sql"))
         .and_then(|mut statement| {

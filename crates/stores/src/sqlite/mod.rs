@@ -5,10 +5,12 @@
 //! commits groups. The writer is the only one who writes, so what it reads in its transaction stays true
 //! until it commits. One engine process owns a file, by a lock on a file beside it.
 
+mod amend;
 mod clock;
 mod engines;
 mod legs;
 mod open;
+mod read;
 mod rows;
 mod submit;
 mod writer;
@@ -17,8 +19,9 @@ use std::path::Path;
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, FinishWrite,
-    Held, NewJob, Store, StoreError, Submitted, Wish,
+    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, StoreError,
+    Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -107,5 +110,41 @@ impl Store for SqliteStore {
         writes: Vec<FinishWrite>,
     ) -> Answer<Vec<FinishOutcome>> {
         self.writer.run(move |tx| legs::finish(tx, engine, &writes)).await
+    }
+
+    async fn amend<T: Send + 'static>(
+        &self,
+        job_id: JobId,
+        step_index: Option<u32>,
+        mut decide: Decide<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        self.writer.run(move |tx| amend::amend(tx, job_id, step_index, &mut decide)).await
+    }
+
+    async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
+        self.writer.run(move |tx| read::job(tx, job_id)).await
+    }
+
+    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
+        self.writer.run(move |tx| read::attempts(tx, job_id)).await
+    }
+
+    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
+        self.writer.run(move |tx| read::events(tx, job_id)).await
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
+        self.writer.run(move |tx| read::jobs(tx, &filter)).await
+    }
+
+    async fn audit(&self) -> Answer<Vec<Check>> {
+        self.writer.run(read::audit).await
+    }
+}
+
+impl SqliteStore {
+    /// How many jobs are open.
+    pub async fn open_jobs(&self) -> Answer<u64> {
+        self.writer.run(read::count_open).await
     }
 }

@@ -38,7 +38,19 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
 
 /// Reads a row of [`HELD_COLUMNS`], and the outputs of the steps before it.
 pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
-    let key = read(|| {
+    let key = key(row)?;
+    let inputs = inputs(connection, &key)?;
+    Ok(Held {
+        key,
+        attempt: attempt_row(row, &key)?,
+        job: job_row(row)?,
+        facts: Arc::new(job_facts(row, key.job_id)?),
+        inputs,
+    })
+}
+
+pub(super) fn key(row: &Row<'_>) -> Answer<AttemptKey> {
+    read(|| {
         Ok(AttemptKey {
             job_id: JobId::from_bytes(row.get(0)?),
             step_index: row.get(1)?,
@@ -46,22 +58,18 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
             turn: row.get(3)?,
             attempt_no: row.get(4)?,
         })
-    })?;
-    let inputs = inputs(connection, &key)?;
-    Ok(Held {
-        key,
-        attempt: attempt_row(row, &key)?,
-        job: job_row(row)?,
-        facts: Arc::new(read(|| facts(row, key.job_id))?),
-        inputs,
     })
+}
+
+pub(super) fn job_facts(row: &Row<'_>, job_id: JobId) -> Answer<JobFacts> {
+    read(|| facts(row, job_id))
 }
 
 fn read<T>(reader: impl FnOnce() -> rusqlite::Result<T>) -> Answer<T> {
     reader().map_err(|error| failed(&error))
 }
 
-fn attempt_row(row: &Row<'_>, key: &AttemptKey) -> Answer<AttemptRow> {
+pub(super) fn attempt_row(row: &Row<'_>, key: &AttemptKey) -> Answer<AttemptRow> {
     let ending = match read(|| row.get::<_, Option<i64>>(9))? {
         None => None,
         Some(code) => {
@@ -91,7 +99,7 @@ fn attempt_row(row: &Row<'_>, key: &AttemptKey) -> Answer<AttemptRow> {
     })
 }
 
-fn job_row(row: &Row<'_>) -> Answer<JobRow> {
+pub(super) fn job_row(row: &Row<'_>) -> Answer<JobRow> {
     Ok(JobRow {
         state: state(read(|| row.get(17))?)?,
         version: read(|| row.get(18))?,

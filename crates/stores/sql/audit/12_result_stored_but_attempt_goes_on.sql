@@ -1,0 +1,3 @@
+-- A stored ending closes the lease.
+SELECT job_id, 'ending ' || ending AS detail FROM attempt
+WHERE ending IS NOT NULL AND (timer_at IS NOT NULL OR ready_at IS NOT NULL)

@@ -1,0 +1,49 @@
+//! The audit: every invariant as a query that must return nothing. The SQL is the same on both stores.
+
+use sprag_engine::ids::JobId;
+use sprag_engine::store::Violation;
+
+macro_rules! checks {
+    ($($name:literal),+ $(,)?) => {
+        /// Name and query of every check that is a query.
+        pub(crate) const CHECKS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../sql/audit/", $name, ".sql")))),+];
+    };
+}
+
+checks! {
+    "01_terminal_job_with_open_obligations",
+    "02_semaphore_is_not_the_number_of_live_obligations",
+    "03_initial_plus_deltas_is_not_the_semaphore",
+    "04_not_exactly_one_closing_message",
+    "05_closing_message_without_completion_tasks",
+    "06_children_before_work",
+    "07_completion_tasks_without_closing",
+    "08_marker_above_one",
+    "09_outbox_row_without_its_digit",
+    "10_terminal_step_without_its_message",
+    "11_cancelled_job_with_an_open_step",
+    "12_result_stored_but_attempt_goes_on",
+    "13_obligation_that_nothing_will_touch",
+    "14_two_steps_in_progress",
+    "15_attempts_total_is_not_the_number_of_directives",
+    "16_event_numbers_with_gaps",
+}
+
+/// The name of the check that folds events.
+pub(crate) const REPLAY: &str = "17_events_do_not_replay_to_the_row";
+
+/// Folds the job changes of an event log, in order, and compares the end with the row.
+pub(crate) fn replay(job_id: JobId, state: u8, changes: &str) -> Option<Violation> {
+    let mut at = 0;
+    for change in changes.split_whitespace().filter_map(|word| word.strip_prefix('J')) {
+        let (from, to) = change.split_once('>')?;
+        if from.parse() != Ok(at) {
+            let detail = format!("events move the job from {from} while it is in {at}");
+            return Some(Violation { job_id, detail });
+        }
+        at = to.parse().ok()?;
+    }
+    (at != state)
+        .then(|| Violation { job_id, detail: format!("events end in {at}, the row is in {state}") })
+}

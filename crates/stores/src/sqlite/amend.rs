@@ -1,0 +1,100 @@
+//! Decisions under the rows' locks. The writer's transaction is the lock.
+
+use rusqlite::params;
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{Amendment, Answer, Decide, Held, Timer, ending_code};
+use sprag_kernel::OutboxState;
+use sprag_kernel::Refusal;
+use sprag_kernel::keys::Hash;
+use sprag_kernel::machine::State;
+
+use super::legs::event;
+use super::rows::{HELD_COLUMNS, failed, held};
+use super::writer::Tx;
+use crate::AGEING_MS;
+
+pub(super) fn amend<T>(
+    tx: &Tx<'_>,
+    job_id: JobId,
+    step_index: Option<u32>,
+    decide: &mut Decide<T>,
+) -> Answer<Option<Result<T, Refusal>>> {
+    let Some(before) = newest(tx, job_id, step_index)? else { return Ok(None) };
+    match decide(&before, tx.now.cast_unsigned()) {
+        Err(refusal) => Ok(Some(Err(refusal))),
+        Ok((None, answer)) => Ok(Some(Ok(answer))),
+        Ok((Some(amendment), answer)) => {
+            write(tx, &before, &amendment)?;
+            Ok(Some(Ok(answer)))
+        }
+    }
+}
+
+/// The newest attempt of the current step, or of the step named.
+fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<Held>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM job j JOIN attempt a ON a.job_id = j.job_id
+             AND a.step_index = coalesce(?2, j.current_step)
+         WHERE j.job_id = ?1 ORDER BY a.attempt_no DESC LIMIT 1"
+    );
+    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
+    let mut rows =
+        statement.query(params![job_id.as_bytes(), step_index]).map_err(|error| failed(&error))?;
+    let row = rows.next().map_err(|error| failed(&error))?;
+    row.map(|row| held(tx.connection, row)).transpose()
+}
+
+fn write(tx: &Tx<'_>, before: &Held, after: &Amendment) -> Answer<()> {
+    write_attempt(tx, before, after).map_err(|error| failed(&error))?;
+    tx.connection
+        .prepare_cached(
+            "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4
+             WHERE job_id = ?1",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                before.key.job_id.as_bytes(),
+                after.job_to.code(),
+                !after.changes.is_empty(),
+                tx.now
+            ])
+        })
+        .map_err(|error| failed(&error))?;
+    if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
+}
+
+fn write_attempt(tx: &Tx<'_>, before: &Held, after: &Amendment) -> rusqlite::Result<usize> {
+    let (key, row) = (&before.key, &after.attempt);
+    let (timer, at) = match after.timer {
+        Timer::Keep => ("keep", None),
+        Timer::Clear => ("clear", None),
+        Timer::At(at) => ("at", Some(at)),
+        Timer::Ready => ("ready", None),
+    };
+    tx.connection.prepare_cached(include_str!("../../sql/sqlite/amend_attempt.sql"))?.execute(
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            row.state.code(),
+            row.ledger.get(),
+            row.ending.map(|ending| ending.guid.get()),
+            row.ending.map(|ending| ending_code(ending.kind)),
+            row.ending.and_then(|ending| ending.content).as_ref().map(Hash::as_bytes),
+            row.outbox.map(State::code),
+            row.publish_attempts,
+            row.deadline,
+            row.acked,
+            row.outbox == Some(OutboxState::Sent),
+            timer,
+            at,
+            AGEING_MS,
+            after.output,
+            after.error.as_ref().map(|error| &error.code),
+            after.error.as_ref().map(|error| &error.message),
+            tx.now,
+        ],
+    )
+}

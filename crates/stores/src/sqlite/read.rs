@@ -1,0 +1,158 @@
+//! Reading: jobs, attempts, events, and the audit.
+
+use rusqlite::{OptionalExtension, Row, params};
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptError, AttemptView, Check, EventView, JobFilter, JobView, Violation,
+};
+use sprag_kernel::machine::State;
+
+use super::rows::{HELD_COLUMNS, attempt_row, failed, job_facts, job_row, key};
+use super::writer::Tx;
+use crate::audit::{self, CHECKS};
+
+fn job_view(row: &Row<'_>) -> Answer<JobView> {
+    let key = key(row)?;
+    let view = |row: &Row<'_>| -> rusqlite::Result<_> {
+        Ok((row.get(42)?, row.get(43)?, row.get(44)?, row.get(45)?, row.get(46)?))
+    };
+    let (code, message, created_at, updated_at, completed_at) =
+        view(row).map_err(|error| failed(&error))?;
+    Ok(JobView {
+        facts: job_facts(row, key.job_id)?,
+        row: job_row(row)?,
+        error: attempt_error(code, message),
+        created_at,
+        updated_at,
+        completed_at,
+    })
+}
+
+fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
+    code.map(|code| AttemptError { code, message: message.unwrap_or_default() })
+}
+
+const JOB_SELECT: &str = "j.error_code, j.error_message, j.created_at, j.updated_at, \
+    j.completed_at FROM job j JOIN attempt a ON a.job_id = j.job_id AND a.step_index = 0 \
+    AND a.branch = 0 AND a.turn = 0 AND a.attempt_no = 1";
+
+pub(super) fn job(tx: &Tx<'_>, job_id: JobId) -> Answer<Option<JobView>> {
+    let sql = format!("SELECT {HELD_COLUMNS}, {JOB_SELECT} WHERE j.job_id = ?1");
+    let mut all = query(tx, &sql, params![job_id.as_bytes()], job_view)?;
+    Ok(all.pop())
+}
+
+pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS}, {JOB_SELECT}
+         WHERE (?1 IS NULL OR j.tenant_id = ?1) AND (?2 IS NULL OR j.state = ?2)
+             AND (?3 IS NULL OR j.job_id < ?3)
+         ORDER BY j.job_id DESC LIMIT ?4"
+    );
+    let before = filter.before.as_ref().map(JobId::as_bytes);
+    let state = filter.state.map(State::code);
+    query(tx, &sql, params![filter.tenant_id, state, before, filter.limit], job_view)
+}
+
+pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
+             a.error_message, a.sent_at, a.acked_at, a.updated_at
+         FROM attempt a JOIN job j ON j.job_id = a.job_id WHERE a.job_id = ?1
+         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
+    );
+    query(tx, &sql, params![job_id.as_bytes()], |row| {
+        let key = key(row)?;
+        let attempt = attempt_row(row, &key)?;
+        let view = || -> rusqlite::Result<AttemptView> {
+            Ok(AttemptView {
+                key,
+                row: attempt,
+                step_id: row.get(42)?,
+                service: row.get(43)?,
+                owner: row.get::<_, Option<i64>>(44)?.map(EngineNo),
+                is_ready: row.get::<_, Option<i64>>(45)?.is_some(),
+                timer_at: row.get(46)?,
+                output: row.get(47)?,
+                error: attempt_error(row.get(41)?, row.get(48)?),
+                sent_at: row.get(49)?,
+                acked_at: row.get(50)?,
+                updated_at: row.get(51)?,
+            })
+        };
+        view().map_err(|error| failed(&error))
+    })
+}
+
+pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
+    let sql =
+        "SELECT n, at, step_index, attempt_no, changes FROM event WHERE job_id = ?1 ORDER BY n";
+    query(tx, sql, params![job_id.as_bytes()], |row| {
+        let view = || -> rusqlite::Result<EventView> {
+            let step: Option<u32> = row.get(2)?;
+            let attempt: Option<u32> = row.get(3)?;
+            Ok(EventView {
+                n: row.get(0)?,
+                at: row.get(1)?,
+                attempt: step.zip(attempt),
+                changes: row.get(4)?,
+            })
+        };
+        view().map_err(|error| failed(&error))
+    })
+}
+
+/// All checks in the writer's transaction, which is one snapshot.
+pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
+    let mut checks = Vec::with_capacity(CHECKS.len() + 1);
+    for (name, sql) in CHECKS {
+        let violations = query(tx, sql, [], |row| {
+            let read = || -> rusqlite::Result<Violation> {
+                Ok(Violation { job_id: JobId::from_bytes(row.get(0)?), detail: row.get(1)? })
+            };
+            read().map_err(|error| failed(&error))
+        })?;
+        checks.push(Check { name: (*name).to_owned(), violations });
+    }
+    checks.push(replay(tx)?);
+    Ok(checks)
+}
+
+/// The events of every job, folded, must end in the state of its row.
+fn replay(tx: &Tx<'_>) -> Answer<Check> {
+    let sql = "SELECT j.job_id, j.state, group_concat(e.changes, '') FROM job j
+        JOIN event e ON e.job_id = j.job_id GROUP BY j.job_id, j.state";
+    let violations = query(tx, sql, [], |row| {
+        let read = || -> rusqlite::Result<([u8; 16], u8, String)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        };
+        let (job_id, state, changes) = read().map_err(|error| failed(&error))?;
+        Ok(audit::replay(JobId::from_bytes(job_id), state, &changes))
+    })?;
+    let violations = violations.into_iter().flatten().collect();
+    Ok(Check { name: audit::REPLAY.to_owned(), violations })
+}
+
+fn query<T>(
+    tx: &Tx<'_>,
+    sql: &str,
+    params: impl rusqlite::Params,
+    read: impl Fn(&Row<'_>) -> Answer<T>,
+) -> Answer<Vec<T>> {
+    let mut statement = tx.connection.prepare_cached(sql).map_err(|error| failed(&error))?;
+    let mut rows = statement.query(params).map_err(|error| failed(&error))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
+/// The number of jobs, for tests and benchmarks.
+pub(super) fn count_open(tx: &Tx<'_>) -> Answer<u64> {
+    tx.connection
+        .query_row("SELECT count(*) FROM job WHERE state < 4", [], |row| row.get(0))
+        .optional()
+        .map(Option::unwrap_or_default)
+        .map_err(|error| failed(&error))
+}
