@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_kernel::{Code, Refusal};
+use sprag_kernel::{Code, JobState, Refusal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::envelope::{Envelope, MAX_ENVELOPE_BYTES};
-use crate::heart::{Heart, Op, Service};
-use crate::ids::JobId;
+use crate::heart::{Body, Heart, Op, Service};
+use crate::ids::{EngineNo, JobId};
+use crate::plan;
 use crate::protocol::Protocol;
-use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
+use crate::store::{Held, JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
 use crate::worker::Handler;
 
 /// How an engine behaves.
@@ -83,23 +84,28 @@ impl<S: Store> EngineBuilder<S> {
     }
 
     /// Registers the protocols, takes up what a dead engine has left, and starts.
-    pub async fn start(self) -> Result<Engine, StoreError> {
+    pub async fn start(self) -> Result<Engine<S>, StoreError> {
         for protocol in &self.protocols {
             protocol.check()?;
             self.store.put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
         }
-        let engine_no = self.store.join(&self.config.name).await?;
+        let number = self.store.join(&self.config.name).await?;
         let protocols: Vec<Arc<Pinned>> =
             self.protocols.into_iter().map(|protocol| Arc::new(Pinned::new(protocol))).collect();
         let (ops, queue) = mpsc::unbounded_channel();
-        let heart = Heart::new(
-            (Arc::new(self.store), engine_no),
-            (self.config.clone(), self.services),
-            protocols.clone(),
-            (ops.clone(), queue),
-        );
+        let store = Arc::new(self.store);
+        let max_envelope_bytes = self.config.max_envelope_bytes;
+        let heart = Heart::new(Body {
+            store: store.clone(),
+            engine: number,
+            config: self.config,
+            services: self.services,
+            protocols: protocols.clone(),
+            ops: ops.clone(),
+            queue,
+        });
         let task = tokio::spawn(heart.run());
-        Ok(Engine { ops, task, protocols, max_envelope_bytes: self.config.max_envelope_bytes })
+        Ok(Engine { store, number, ops, task, protocols, max_envelope_bytes })
     }
 }
 
@@ -127,14 +133,16 @@ impl Pinned {
 }
 
 /// A running engine.
-pub struct Engine {
+pub struct Engine<S: Store> {
+    store: Arc<S>,
+    number: EngineNo,
     ops: mpsc::UnboundedSender<Op>,
     task: JoinHandle<Result<(), StoreError>>,
     protocols: Vec<Arc<Pinned>>,
     max_envelope_bytes: usize,
 }
 
-impl Engine {
+impl<S: Store> Engine<S> {
     /// Submits an envelope. The same content, or the same idempotency key, is the same job.
     pub async fn submit(&self, envelope: &[u8]) -> Result<Submitted, Refusal> {
         let envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
@@ -150,11 +158,39 @@ impl Engine {
         answer.await.map_err(|_| stopped())?
     }
 
+    /// Asks a job to stop. Answers with its state: CANCELLING, CANCELLED, or how it had ended.
+    pub async fn cancel(&self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
+        let decide = Box::new(move |held: &Held, _now| plan::cancel(held, version));
+        let answer = self.store.amend(self.number, job_id, None, decide).await;
+        let found = answer.map_err(unavailable)?;
+        let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
+        let (state, entered) = found.ok_or_else(unknown)??;
+        let op = entered.map_or(Op::Wake, |held| Op::Entered { held: Box::new(held) });
+        // If the heart is gone, another engine goes on from what is stored.
+        let _ = self.ops.send(op);
+        Ok(state)
+    }
+
+    /// The store that this engine works on, for looking at jobs.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
     /// Stops: nothing new starts, running handlers are told to end and waited for until `deadline`.
     pub async fn shutdown(self, deadline: Duration) -> Result<(), StoreError> {
         // If the heart is gone already, its own result says why.
         let _ = self.ops.send(Op::Shutdown { deadline });
         self.task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
+    }
+}
+
+fn unavailable(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Refused(refusal) => refusal,
+        StoreError::Fenced => Refusal::new(Code::EngineFenced),
+        StoreError::Unavailable(reason) | StoreError::Poison(reason) => {
+            Refusal::new(Code::StoreUnavailable).with("reason", reason)
+        }
     }
 }
 

@@ -6,18 +6,20 @@
 use std::fmt::Write as _;
 
 use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
+use sprag_kernel::decide::cancel::{self, Begin, Cancel};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
 use sprag_kernel::decide::leg2::{self, Entered, Follows};
-use sprag_kernel::decide::rows::{AttemptRow, EndingKind, Fence, JobRow, LeaseId, Terms};
+use sprag_kernel::decide::rows::{AttemptRow, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::{Change, State};
-use sprag_kernel::retry::RetryPolicy;
+use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal};
 
 use crate::ids::AttemptKey;
 use crate::store::{
-    AttemptError, DispatchWrite, EndWrite, FinishPlan, FinishWrite, FollowWrite, HandOff, Held,
+    Amendment, AttemptError, DispatchWrite, EndWrite, FinishPlan, FinishWrite, FollowWrite,
+    HandOff, Held, Timer,
 };
 
 /// The changes of one commit, as an event row keeps them: `J0>1 S0>1 O0>1`.
@@ -139,7 +141,8 @@ pub fn ended_by(held: &Held, kind: EndingKind, error: AttemptError) -> Result<En
     Ok(end(held, entered, None, Some(error)))
 }
 
-fn end(
+/// The write of a message that has entered.
+pub fn end(
     held: &Held,
     entered: Entered,
     output: Option<String>,
@@ -237,4 +240,94 @@ pub fn entered_next(
         facts: held.facts.clone(),
         inputs,
     })
+}
+
+/// The job's state after a cancel, and the message if the cancel entered one.
+pub type Cancelled = (JobState, Option<Held>);
+
+/// A cancel, decided under the rows' locks: the job's state, and the message if the cancel entered one.
+pub fn cancel(
+    held: &Held,
+    version: Option<u64>,
+) -> Result<(Option<Amendment>, Cancelled), Refusal> {
+    let (change, begin) = match cancel::cancel(&held.job, &held.attempt, version)? {
+        Cancel::NoOp(state) => return Ok((None, (state, None))),
+        Cancel::Begin { job, attempt } => (job, attempt),
+    };
+    let mut changes = Changes::default();
+    changes.note(Some(change));
+    let mut after = held.clone();
+    after.job.state = change.to();
+    let (timer, entered) = match begin {
+        Begin::MakeDue => (make_due(held), false),
+        Begin::Wait => (Timer::Keep, false),
+        Begin::CloseUnpublished { outbox, entered } => {
+            changes.note(Some(outbox));
+            after.attempt.outbox = Some(outbox.to());
+            after.attempt.ledger = entered.ledger;
+            after.attempt.ending = Some(entered.ending);
+            (Timer::Clear, true)
+        }
+    };
+    let (amendment, after) = entering(after, None, changes.0);
+    let amendment = amendment.map(|amendment| Amendment { timer, ..amendment });
+    Ok((amendment, (change.to(), after.filter(|_| entered))))
+}
+
+/// A waiting activation becomes claimable; one that an engine has entered already stays with it.
+fn make_due(held: &Held) -> Timer {
+    if held.attempt.ledger.leg1_entries() == 0 { Timer::Ready } else { Timer::Keep }
+}
+
+/// An amendment and the message that it enters, if it enters one.
+pub type Entering = (Option<Amendment>, Option<Held>);
+
+/// Leg1 of a job that is being cancelled: no directive, a message that ends the attempt.
+pub fn cancel_in_leg1(held: &Held) -> Result<Entering, Refusal> {
+    // The lease is not used: a cancelled activation gets no directive.
+    let lease = NewLease { id: LeaseId(0), expires_at: 0 };
+    let Leg1::Cancelled { ledger, ending } = leg1::dispatch(&held.job, &held.attempt, lease)?
+    else {
+        return Ok((None, None));
+    };
+    let mut after = held.clone();
+    after.attempt.ledger = ledger;
+    after.attempt.ending = Some(ending);
+    Ok(entering(after, None, String::new()))
+}
+
+/// Leg1 that can never succeed: the directive is written, never published, and a message ends the step.
+pub fn fail_in_leg1(held: &Held, lease_id: LeaseId, now: Millis) -> Result<Entering, Refusal> {
+    let code = Code::MessagePoison;
+    let lease = NewLease { id: lease_id, expires_at: now };
+    let failed = leg1::fail(&held.job, &held.attempt, lease, code)?;
+    let mut changes = Changes::default();
+    changes.note(failed.dispatch.job);
+    changes.note(Some(failed.dispatch.step));
+    changes.note(Some(failed.outbox));
+    let mut after = held.clone();
+    after.job.state = failed.dispatch.job.map_or(held.job.state, |change| change.to());
+    after.job.attempts_total += 1;
+    after.attempt.state = failed.dispatch.step.to();
+    after.attempt.lease_id = Some(lease_id);
+    after.attempt.outbox = Some(failed.outbox.to());
+    after.attempt.ledger = failed.ledger;
+    after.attempt.ending = Some(failed.ending);
+    let message = code.what().to_owned();
+    let error = AttemptError { code: code.name().to_owned(), message };
+    Ok(entering(after, Some(error), changes.0))
+}
+
+fn entering(mut after: Held, error: Option<AttemptError>, changes: String) -> Entering {
+    let amendment = Amendment {
+        job_to: after.job.state,
+        attempt: after.attempt,
+        timer: Timer::Clear,
+        output: None,
+        error,
+        changes,
+    };
+    after.attempt.version += 1;
+    after.job.version += 1;
+    (Some(amendment), Some(after))
 }

@@ -528,9 +528,11 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
 
     /// Decides about a job and the newest attempt of its current step (or of the step named) under
-    /// their locks, and writes what was decided in the same transaction. `None` if there is no such job.
+    /// their locks, and writes what was decided in the same transaction. If that enters a message,
+    /// `engine` owns it. `None` if there is no such job.
     fn amend<T: Send + 'static>(
         &self,
+        engine: EngineNo,
         job_id: JobId,
         step_index: Option<u32>,
         decide: Decide<T>,

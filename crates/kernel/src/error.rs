@@ -191,6 +191,9 @@ codes! {
     ProtocolUnknown = "PROTOCOL_UNKNOWN", Rejected, 422,
         "no registered protocol serves this request type",
         "register a protocol that names the request type";
+    MessagePoison = "MESSAGE_POISON", Rejected, 422,
+        "the store refused this one row; others were not affected",
+        "read the reason; the content cannot be stored as it is";
     SchemaTooNew = "SCHEMA_TOO_NEW", Unavailable, 503,
         "the store was written by a newer version that this binary does not understand",
         "use the newer binary";

@@ -1,13 +1,14 @@
 //! Decisions under the rows' locks. The writer's transaction is the lock.
 
 use rusqlite::params;
-use sprag_engine::ids::JobId;
+use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, Timer, ending_code};
 use sprag_kernel::OutboxState;
 use sprag_kernel::Refusal;
 use sprag_kernel::keys::Hash;
 use sprag_kernel::machine::State;
 
+use super::engines::expect_alive;
 use super::legs::event;
 use super::rows::{HELD_COLUMNS, failed, held};
 use super::writer::Tx;
@@ -15,16 +16,17 @@ use crate::AGEING_MS;
 
 pub(super) fn amend<T>(
     tx: &Tx<'_>,
-    job_id: JobId,
-    step_index: Option<u32>,
+    engine: EngineNo,
+    (job_id, step_index): (JobId, Option<u32>),
     decide: &mut Decide<T>,
 ) -> Answer<Option<Result<T, Refusal>>> {
+    expect_alive(tx, engine)?;
     let Some(before) = newest(tx, job_id, step_index)? else { return Ok(None) };
     match decide(&before, tx.now.cast_unsigned()) {
         Err(refusal) => Ok(Some(Err(refusal))),
         Ok((None, answer)) => Ok(Some(Ok(answer))),
         Ok((Some(amendment), answer)) => {
-            write(tx, &before, &amendment)?;
+            write(tx, engine, &before, &amendment)?;
             Ok(Some(Ok(answer)))
         }
     }
@@ -44,11 +46,15 @@ fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<
     row.map(|row| held(tx.connection, row)).transpose()
 }
 
-fn write(tx: &Tx<'_>, before: &Held, after: &Amendment) -> Answer<()> {
-    write_attempt(tx, before, after).map_err(|error| failed(&error))?;
+fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<()> {
+    // An attempt that stays as it is keeps its version: whoever runs it goes on undisturbed.
+    if after.attempt != before.attempt || after.timer != Timer::Keep {
+        write_attempt(tx, engine, before, after).map_err(|error| failed(&error))?;
+    }
     tx.connection
         .prepare_cached(
-            "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4
+            "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
+                 attempts_total = attempts_total + ?5
              WHERE job_id = ?1",
         )
         .and_then(|mut statement| {
@@ -56,14 +62,21 @@ fn write(tx: &Tx<'_>, before: &Held, after: &Amendment) -> Answer<()> {
                 before.key.job_id.as_bytes(),
                 after.job_to.code(),
                 !after.changes.is_empty(),
-                tx.now
+                tx.now,
+                before.attempt.outbox.is_none() && after.attempt.outbox.is_some(),
             ])
         })
         .map_err(|error| failed(&error))?;
     if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
 }
 
-fn write_attempt(tx: &Tx<'_>, before: &Held, after: &Amendment) -> rusqlite::Result<usize> {
+fn write_attempt(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    before: &Held,
+    after: &Amendment,
+) -> rusqlite::Result<usize> {
+    let entered = before.attempt.ending.is_none() && after.attempt.ending.is_some();
     let (key, row) = (&before.key, &after.attempt);
     let (timer, at) = match after.timer {
         Timer::Keep => ("keep", None),
@@ -95,6 +108,8 @@ fn write_attempt(tx: &Tx<'_>, before: &Held, after: &Amendment) -> rusqlite::Res
             after.error.as_ref().map(|error| &error.code),
             after.error.as_ref().map(|error| &error.message),
             tx.now,
+            entered.then_some(engine.0),
+            row.lease_id.map(|lease| lease.0.cast_signed()),
         ],
     )
 }

@@ -120,7 +120,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         })
         .map_err(|error| failed(&error))?;
     if written == 0 {
-        return Ok(DispatchOutcome::Gone);
+        return repeated_dispatch(tx, write);
     }
     tx.connection
         .prepare_cached(
@@ -134,6 +134,54 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         .map_err(|error| failed(&error))?;
     event(tx, key, &write.changes)?;
     Ok(DispatchOutcome::Done { version: write.version + 1 })
+}
+
+/// The same write again, after its outcome was lost: the lease tells that it is committed.
+fn repeated_dispatch(tx: &Tx<'_>, write: &DispatchWrite) -> Answer<DispatchOutcome> {
+    let now = attempt_now(tx, &write.key)?;
+    let is_mine = now.is_some_and(|now| {
+        now.lease_id == Some(write.lease_id.0.cast_signed()) && now.version == write.version + 1
+    });
+    let version = write.version + 1;
+    Ok(if is_mine { DispatchOutcome::Done { version } } else { DispatchOutcome::Gone })
+}
+
+/// What a repeated write looks at to know itself.
+struct AttemptNow {
+    version: u64,
+    lease_id: Option<i64>,
+    guid: Option<u64>,
+    content: Option<[u8; 32]>,
+}
+
+fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
+    tx.connection
+        .prepare_cached(
+            "SELECT version, lease_id, guid, content FROM attempt WHERE job_id = ?1
+             AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5",
+        )
+        .and_then(|mut statement| {
+            statement
+                .query_row(
+                    params![
+                        key.job_id.as_bytes(),
+                        key.step_index,
+                        key.branch.cast_signed(),
+                        key.turn,
+                        key.attempt_no
+                    ],
+                    |row| {
+                        Ok(AttemptNow {
+                            version: row.get(0)?,
+                            lease_id: row.get(1)?,
+                            guid: row.get(2)?,
+                            content: row.get(3)?,
+                        })
+                    },
+                )
+                .optional()
+        })
+        .map_err(|error| failed(&error))
 }
 
 fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
@@ -201,10 +249,20 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
             ])
         })
         .map_err(|error| failed(&error))?;
-    Ok(match entered {
-        0 => EndOutcome::Stale,
-        _ => EndOutcome::Entered { version: write.version + 1 },
-    })
+    if entered == 0 && !is_repeated_end(tx, write)? {
+        return Ok(EndOutcome::Stale);
+    }
+    Ok(EndOutcome::Entered { version: write.version + 1 })
+}
+
+/// The same write again, after its outcome was lost.
+fn is_repeated_end(tx: &Tx<'_>, write: &EndWrite) -> Answer<bool> {
+    let now = attempt_now(tx, &write.key)?;
+    Ok(now.is_some_and(|now| {
+        now.version == write.version + 1
+            && now.guid == Some(write.ending.guid.get())
+            && now.content == write.ending.content.map(|content| *content.as_bytes())
+    }))
 }
 
 pub(super) fn finish(
@@ -253,10 +311,47 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))
         .map_err(|error| failed(&error))?;
     if tx.connection.total_changes() == before {
-        return Ok(FinishOutcome::Gone);
+        return repeated_finish(tx, engine, write, &job);
     }
     let state = if settled.hit { plan.job_closed } else { plan.job_open };
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
+}
+
+/// The same write again, after its outcome was lost: only the owner of a message finishes it, so the
+/// version tells.
+fn repeated_finish(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    write: &FinishWrite,
+    job: &JobNow,
+) -> Answer<FinishOutcome> {
+    let now = attempt_now(tx, &write.key)?;
+    if now.is_none_or(|now| now.version != write.version + 1 || now.guid.is_none()) {
+        return Ok(FinishOutcome::Gone);
+    }
+    let next = AttemptKey { step_index: write.key.step_index + 1, attempt_no: 1, ..write.key };
+    let owner: Option<Option<i64>> = tx
+        .connection
+        .prepare_cached(
+            "SELECT owner FROM attempt WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
+             AND turn = ?4 AND attempt_no = 1 AND lease_id IS NULL",
+        )
+        .and_then(|mut statement| {
+            statement
+                .query_row(
+                    params![
+                        next.job_id.as_bytes(),
+                        next.step_index,
+                        next.branch.cast_signed(),
+                        next.turn
+                    ],
+                    |row| row.get(0),
+                )
+                .optional()
+        })
+        .map_err(|error| failed(&error))?;
+    let entered_next = owner.flatten() == Some(engine.0);
+    Ok(FinishOutcome::Done { job: job.state, job_version: job.version, entered_next })
 }
 
 fn insert_finish_op(

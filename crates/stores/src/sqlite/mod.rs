@@ -114,11 +114,12 @@ impl Store for SqliteStore {
 
     async fn amend<T: Send + 'static>(
         &self,
+        engine: EngineNo,
         job_id: JobId,
         step_index: Option<u32>,
         mut decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
-        self.writer.run(move |tx| amend::amend(tx, job_id, step_index, &mut decide)).await
+        self.writer.run(move |tx| amend::amend(tx, engine, (job_id, step_index), &mut decide)).await
     }
 
     async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {

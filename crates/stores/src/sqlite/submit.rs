@@ -55,7 +55,8 @@ fn submit_one(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<Result<Subm
     match (decide(known, facts.hash), found) {
         (Err(refusal), _) => Ok(Err(refusal)),
         (Ok(Submit::Known(_)), Some((job_id, _, state))) => {
-            Ok(Ok(Submitted { job_id, state, created: false }))
+            // The id tells a repeat of this very call, after its outcome was lost.
+            Ok(Ok(Submitted { job_id, state, created: job_id == facts.job_id }))
         }
         (Ok(_), _) => {
             insert(tx, engine, job).map_err(|error| failed(&error))?;

@@ -1,0 +1,152 @@
+//! Intake: new jobs and claimed activations. An engine takes no more than it has free slots.
+
+use sprag_kernel::decide::submit::create;
+use sprag_kernel::{Code, JobState, Refusal};
+
+use super::phase::{Refused, SLICE};
+use super::{Done, Heart, Reply};
+use crate::ids::AttemptKey;
+use crate::store::{Answer, Held, NewJob, Store, StoreError, Submitted, Wish};
+
+impl<S: Store> Heart<S> {
+    pub(super) fn submit(&mut self) {
+        let Some(mut jobs) = self.submits.next_group() else { return };
+        for (job, _) in &mut jobs {
+            job.enter = self.reserve(&job.steps[0].service);
+        }
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let slice = jobs.iter().map(|(job, _)| job.clone()).collect();
+            let answer = store.submit(engine, slice).await;
+            Done::Submitted(jobs, answer)
+        });
+    }
+
+    pub(super) fn submitted(
+        &mut self,
+        jobs: Vec<(NewJob, Reply)>,
+        answer: Answer<Vec<Result<Submitted, Refusal>>>,
+    ) -> Result<(), StoreError> {
+        match answer {
+            Ok(answers) => {
+                self.submits.done();
+                for ((job, reply), submitted) in jobs.into_iter().zip(answers) {
+                    self.submitted_one(&job, reply, submitted);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                for (job, _) in jobs.iter().filter(|(job, _)| job.enter) {
+                    self.release(&job.steps[0].service);
+                }
+                self.submit_failed(jobs, error)
+            }
+        }
+    }
+
+    fn submitted_one(&mut self, job: &NewJob, reply: Reply, submitted: Result<Submitted, Refusal>) {
+        let created = submitted.as_ref().is_ok_and(|submitted| submitted.created);
+        match (created, job.enter && job.not_before.is_none()) {
+            (true, true) => self.dispatch_later(born(job)),
+            (true, false) => self.may_claim = true,
+            (false, _) => {}
+        }
+        if job.enter && !(created && job.not_before.is_none()) {
+            self.release(&job.steps[0].service);
+        }
+        // Whoever asked may have gone away; the job stays.
+        let _ = reply.send(submitted);
+    }
+
+    fn submit_failed(
+        &mut self,
+        jobs: Vec<(NewJob, Reply)>,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => {
+                self.submits.again(jobs);
+                self.heard(Err::<(), _>(error)).map(|_| ())
+            }
+            StoreError::Poison(reason) => {
+                if let Refused::Culprit((_, reply)) = self.submits.refused(jobs) {
+                    let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
+                    let _ = reply.send(Err(refusal));
+                }
+                Ok(())
+            }
+            StoreError::Refused(refusal) => {
+                if let Refused::Culprit((_, reply)) = self.submits.refused(jobs) {
+                    let _ = reply.send(Err(refusal));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn claim(&mut self) {
+        if self.claiming || !self.may_claim {
+            return;
+        }
+        self.may_claim = false;
+        let mut wishes = Vec::new();
+        for (name, service) in &mut self.services {
+            let max = service.free.min(SLICE);
+            if max > 0 {
+                service.free -= max;
+                wishes.push(Wish { service: name.clone(), max: u32::try_from(max).unwrap_or(0) });
+            }
+        }
+        if wishes.is_empty() {
+            return;
+        }
+        self.claiming = true;
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.claim(engine, wishes.clone()).await;
+            Done::Claimed(wishes, answer)
+        });
+    }
+
+    pub(super) fn claimed(
+        &mut self,
+        wishes: &[Wish],
+        answer: Answer<Vec<Held>>,
+    ) -> Result<(), StoreError> {
+        self.claiming = false;
+        for wish in wishes {
+            let service = self.services.get_mut(&wish.service).expect("only served ones are asked");
+            service.free += wish.max as usize;
+        }
+        let held = self.heard(answer)?.unwrap_or_default();
+        let asked: usize = wishes.iter().map(|wish| wish.max as usize).sum();
+        self.may_claim |= held.len() == asked;
+        for held in held {
+            if held.job.state == JobState::Cancelling {
+                self.cancel_activation(held.key);
+                continue;
+            }
+            let service = self.service_of(&held);
+            let reserved = self.reserve(&service);
+            debug_assert!(reserved, "no more is claimed than was free");
+            self.dispatch_later(held);
+        }
+        Ok(())
+    }
+}
+
+/// The first attempt of a job that was just created and entered.
+fn born(job: &NewJob) -> Held {
+    let steps = u32::try_from(job.steps.len()).expect("steps are limited");
+    let (row, attempts) = create(steps);
+    let mut attempt = attempts[0];
+    attempt.ledger = attempt.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
+    Held {
+        key: AttemptKey::first(job.facts.job_id, 0),
+        attempt,
+        job: row,
+        facts: job.facts.clone(),
+        inputs: Vec::new(),
+    }
+}

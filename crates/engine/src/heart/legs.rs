@@ -1,0 +1,318 @@
+//! The two legs: directive, handler, message, Steps 1 to 3, and the next step.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use sprag_kernel::decide::callback::Report;
+use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::{Code, Refusal, State};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::phase::Refused;
+use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running};
+use crate::directive::{Directive, Failure};
+use crate::ids::AttemptKey;
+use crate::plan;
+use crate::store::{
+    Answer, AttemptError, DispatchOutcome, EndOutcome, FinishOutcome, Held, Store, StoreError,
+};
+use crate::worker::Context;
+
+impl<S: Store> Heart<S> {
+    pub(super) fn dispatch_later(&mut self, held: Held) {
+        self.dispatches.push(Dispatching { held, write: None });
+    }
+
+    /// Plans and writes directives. A plan is kept until its outcome is known: the same write again is
+    /// recognised by its lease.
+    pub(super) fn dispatch(&mut self) {
+        let Some(mut group) = self.dispatches.next_group() else { return };
+        let mut writes = Vec::with_capacity(group.len());
+        for Dispatching { held, write } in &mut group {
+            self.next_lease += 1;
+            let pinned = &self.protocols[&held.facts.protocol_id];
+            let policy = &pinned.policies[held.key.step_index as usize];
+            let planned = write.take().unwrap_or_else(|| {
+                plan::dispatch(held, LeaseId(self.next_lease), policy)
+                    .expect("an activation that was entered can be dispatched")
+            });
+            writes.push(planned.clone());
+            *write = Some(planned);
+        }
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.dispatch(engine, writes).await;
+            Done::Dispatched(group, answer)
+        });
+    }
+
+    pub(super) fn dispatched(
+        &mut self,
+        group: Vec<Dispatching>,
+        answer: Answer<Vec<DispatchOutcome>>,
+    ) -> Result<(), StoreError> {
+        let outcomes = match answer {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.dispatch_failed(group, error),
+        };
+        self.dispatches.done();
+        for (Dispatching { mut held, .. }, outcome) in group.into_iter().zip(outcomes) {
+            if let DispatchOutcome::Done { version } = outcome {
+                held.attempt.version = version;
+                self.start(held);
+                continue;
+            }
+            let service = self.service_of(&held);
+            self.release(&service);
+            if outcome == DispatchOutcome::Cancelling {
+                self.cancel_activation(held.key);
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch_failed(
+        &mut self,
+        group: Vec<Dispatching>,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => {
+                self.dispatches.again(group);
+                self.heard(Err::<(), _>(error)).map(|_| ())
+            }
+            StoreError::Poison(_) | StoreError::Refused(_) => {
+                if let Refused::Culprit(culprit) = self.dispatches.refused(group) {
+                    let service = self.service_of(&culprit.held);
+                    self.release(&service);
+                    self.fail_activation(culprit.held.key);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, held: Held) {
+        let pinned = self.pinned(&held);
+        let index = held.key.step_index as usize;
+        let lease_id = held.attempt.lease_id.expect("dispatched with a lease");
+        let directive = Directive::of(&held, lease_id, &pinned.protocol);
+        let handler = self.services[&pinned.steps[index].service].handler.clone();
+        let (stop, signal) = watch::channel(self.stopping.is_some());
+        let (key, ops) = (held.key, self.ops.clone());
+        let limit = pinned.protocol.steps[index].timeouts.step;
+        self.running.insert(key, Running { held, stop });
+        tokio::spawn(async move {
+            let mut answer = std::pin::pin!(handler.run(directive, Context::new(signal)));
+            let limit = limit.map_or(Duration::MAX, Duration::from_millis);
+            let result = if let Ok(result) = timeout(limit, &mut answer).await {
+                result
+            } else {
+                // The heart may have stopped at its deadline.
+                let _ = ops.send(Op::TimedOut { key });
+                answer.await
+            };
+            // If the heart is gone, another engine takes the attempt up.
+            let _ = ops.send(Op::Returned { key, result });
+        });
+    }
+
+    pub(super) fn returned(&mut self, key: &AttemptKey, result: Result<Value, Failure>) {
+        let Some(Running { held, .. }) = self.running.remove(key) else { return };
+        let (report, output, error) = match result {
+            Ok(output) => (Report::Succeeded, Some(output.to_string()), None),
+            Err(failure) => {
+                let report =
+                    if failure.retryable { Report::Retryable } else { Report::NonRetryable };
+                let error = AttemptError { code: failure.code, message: failure.message };
+                (report, None, Some(error))
+            }
+        };
+        self.report(held, report, output, error);
+    }
+
+    fn report(
+        &mut self,
+        held: Held,
+        report: Report,
+        output: Option<String>,
+        error: Option<AttemptError>,
+    ) {
+        if let Ok(Some(write)) = plan::result(&held, report, output, error) {
+            self.ends.push(Ending { held, write, has_slot: true });
+        } else {
+            // The attempt was ended by its time limit; its slot is free now that the handler is back.
+            let service = self.service_of(&held);
+            self.release(&service);
+        }
+    }
+
+    /// The handler is told to stop and keeps its slot; the attempt ends now.
+    pub(super) fn timed_out(&mut self, key: &AttemptKey) {
+        let Some(running) = self.running.get_mut(key) else { return };
+        // It listens, or it has returned in this very moment.
+        let _ = running.stop.send(true);
+        let error = AttemptError {
+            code: "STEP_TIMEOUT".to_owned(),
+            message: "the handler did not return within the step's timeout".to_owned(),
+        };
+        let held = running.held.clone();
+        if let Ok(Some(write)) = plan::result(&held, Report::Retryable, None, Some(error)) {
+            // From here on a result of the handler finds the attempt over.
+            running.held.attempt.ending = Some(write.ending);
+            self.ends.push(Ending { held, write, has_slot: false });
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        let Some(group) = self.ends.next_group() else { return };
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let writes = group.iter().map(|ending| ending.write.clone()).collect();
+            let answer = store.end(engine, writes).await;
+            Done::Ended(group, answer)
+        });
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        group: Vec<Ending>,
+        answer: Answer<Vec<EndOutcome>>,
+    ) -> Result<(), StoreError> {
+        let outcomes = match answer {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.end_failed(group, error),
+        };
+        self.ends.done();
+        for (Ending { mut held, write, has_slot }, outcome) in group.into_iter().zip(outcomes) {
+            if has_slot {
+                let service = self.service_of(&held);
+                self.release(&service);
+            }
+            if let EndOutcome::Entered { version } = outcome {
+                held.attempt.version = version;
+                held.attempt.ledger = write.ledger;
+                held.attempt.ending = Some(write.ending);
+                self.finish_later(held, write.output);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_failed(&mut self, group: Vec<Ending>, error: StoreError) -> Result<(), StoreError> {
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => {
+                self.ends.again(group);
+                self.heard(Err::<(), _>(error)).map(|_| ())
+            }
+            StoreError::Poison(_) | StoreError::Refused(_) => {
+                if let Refused::Culprit(ending) = self.ends.refused(group) {
+                    self.end_poisoned(ending, &error);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What a handler returned cannot be stored: the attempt ends for good, without it.
+    fn end_poisoned(&mut self, ending: Ending, error: &StoreError) {
+        let Ending { held, write, has_slot } = ending;
+        let code = Code::MessagePoison.name();
+        if write.error.as_ref().is_some_and(|error| error.code == code) {
+            tracing::error!(code, job_id = %held.key.job_id, %error, "an ending cannot be stored");
+            return;
+        }
+        let error = AttemptError { code: code.to_owned(), message: error.to_string() };
+        if let Ok(Some(write)) = plan::result(&held, Report::NonRetryable, None, Some(error)) {
+            self.ends.push(Ending { held, write, has_slot });
+        }
+    }
+
+    pub(super) fn finish_later(&mut self, held: Held, output: Option<String>) {
+        self.finishes.push(Finishing { held, output, enter_next: false });
+    }
+
+    pub(super) fn finish(&mut self) {
+        let Some(mut group) = self.finishes.next_group() else { return };
+        let mut writes = Vec::with_capacity(group.len());
+        for finishing in &mut group {
+            let pinned = self.pinned(&finishing.held);
+            let index = finishing.held.key.step_index as usize;
+            let next = pinned.steps.get(index + 1).filter(|_| self.stopping.is_none());
+            finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
+            let write =
+                plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
+                    .expect("a message that has entered can be finished");
+            writes.push(write);
+        }
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.finish(engine, writes).await;
+            Done::Finished(group, answer)
+        });
+    }
+
+    pub(super) fn finished(
+        &mut self,
+        group: Vec<Finishing>,
+        answer: Answer<Vec<FinishOutcome>>,
+    ) -> Result<(), StoreError> {
+        let outcomes = match answer {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.finish_failed(group, error),
+        };
+        self.finishes.done();
+        for (finishing, outcome) in group.into_iter().zip(outcomes) {
+            self.finished_one(finishing, outcome)?;
+        }
+        Ok(())
+    }
+
+    fn finish_failed(
+        &mut self,
+        group: Vec<Finishing>,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        for finishing in group.iter().filter(|finishing| finishing.enter_next) {
+            let pinned = self.pinned(&finishing.held);
+            self.release(&pinned.steps[finishing.held.key.step_index as usize + 1].service);
+        }
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => {
+                self.finishes.again(group);
+                self.heard(Err::<(), _>(error)).map(|_| ())
+            }
+            StoreError::Poison(_) | StoreError::Refused(_) => {
+                if let Refused::Culprit(culprit) = self.finishes.refused(group) {
+                    let job_id = culprit.held.key.job_id;
+                    let code = Code::MessagePoison.name();
+                    tracing::error!(code, %job_id, %error, "a message cannot be finished");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn finished_one(
+        &mut self,
+        Finishing { held, output, enter_next }: Finishing,
+        outcome: FinishOutcome,
+    ) -> Result<(), Refusal> {
+        if let FinishOutcome::Done { job_version, entered_next: true, .. } = outcome {
+            self.dispatch_later(plan::entered_next(&held, job_version, output)?);
+            return Ok(());
+        }
+        if let FinishOutcome::Done { job, .. } = outcome {
+            self.may_claim |= !job.is_terminal();
+        }
+        if enter_next {
+            let pinned = self.pinned(&held);
+            self.release(&pinned.steps[held.key.step_index as usize + 1].service);
+        }
+        Ok(())
+    }
+}

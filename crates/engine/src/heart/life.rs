@@ -1,0 +1,113 @@
+//! Life: signs of it, timers, cancelled activations, and the work of the dead.
+
+use sprag_kernel::StepState;
+use sprag_kernel::decide::rows::{EndingKind, LeaseId};
+use sprag_kernel::decide::timer::{self, Fired};
+use sprag_kernel::retry::Millis;
+
+use super::phase::SLICE;
+use super::{Done, Ending, Heart};
+use crate::ids::{AttemptKey, EngineNo};
+use crate::plan;
+use crate::store::{AttemptError, Held, Store};
+
+impl<S: Store> Heart<S> {
+    /// A sign of life, and a look at who shows none any more.
+    pub(super) fn beat(&mut self) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        let low = self.running.keys().map(|key| key.job_id).min();
+        self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
+        let (store, takeover) = (self.store.clone(), self.config.takeover);
+        let timeout = u64::try_from(takeover.as_millis()).unwrap_or(u64::MAX);
+        self.calls.spawn(async move { Done::Silent(store.silent_engines(timeout).await) });
+    }
+
+    /// A look at the timers, and at what others have left to claim.
+    pub(super) fn look(&mut self) {
+        self.may_claim = true;
+        let (store, engine) = (self.store.clone(), self.engine);
+        let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
+        self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
+    }
+
+    /// A deadline was reached: the kernel says what that means.
+    pub(super) fn time_has_come(&mut self, held: Held, now: Millis) {
+        if held.attempt.lease_id.is_none() || self.running.contains_key(&held.key) {
+            return;
+        }
+        let fence = plan::fence(&held.attempt);
+        let (fired, code) = match held.attempt.state {
+            StepState::AwaitingAck => {
+                (timer::ack_timeout(&held.attempt, fence, now), "ACK_TIMEOUT")
+            }
+            StepState::InProgress => {
+                (timer::lease_expiry(&held.attempt, fence, now), "LEASE_EXPIRED")
+            }
+            // Published by whoever publishes; over; or an activation, which the store has freed.
+            StepState::Dispatching
+            | StepState::Pending
+            | StepState::FailedRetry
+            | StepState::Succeeded
+            | StepState::FailedFinal
+            | StepState::Cancelled
+            | StepState::Skipped => return,
+        };
+        if let Ok(Fired::End(entered)) = fired {
+            let message = "the deadline of the attempt has passed".to_owned();
+            let error = AttemptError { code: code.to_owned(), message };
+            let write = plan::end(&held, entered, None, Some(error));
+            self.ends.push(Ending { held, write, has_slot: false });
+        }
+    }
+
+    pub(super) fn take_over(&mut self, dead: EngineNo) {
+        if dead == self.engine {
+            return;
+        }
+        tracing::warn!(code = "ENGINE_TAKEN_OVER", dead = dead.0, "taking over a silent engine");
+        let (store, heir) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move { Done::TakenOver(store.take_over(dead, heir).await) });
+    }
+
+    /// Goes on with what a dead engine held: a message is finished, an attempt is lost.
+    pub(super) fn adopt(&mut self, held: Held) {
+        if held.attempt.ending.is_some() {
+            self.finish_later(held, None);
+            return;
+        }
+        let error = AttemptError {
+            code: "OWNER_LOST".to_owned(),
+            message: "the engine that ran this attempt has died".to_owned(),
+        };
+        if let Ok(write) = plan::ended_by(&held, EndingKind::OwnerLost, error) {
+            self.ends.push(Ending { held, write, has_slot: false });
+        }
+    }
+
+    /// An activation whose directive the store refuses: Leg1 fails and its message ends the step.
+    pub(super) fn fail_activation(&mut self, key: AttemptKey) {
+        self.next_lease += 1;
+        let (store, engine, lease) = (self.store.clone(), self.engine, LeaseId(self.next_lease));
+        self.calls.spawn(async move {
+            let decide = Box::new(move |held: &Held, now| plan::fail_in_leg1(held, lease, now));
+            let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
+            Done::Cancelled(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
+    }
+
+    /// An activation of a job that is being cancelled: Leg1 ends it instead of writing a directive.
+    pub(super) fn cancel_activation(&mut self, key: AttemptKey) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store
+                .amend(
+                    engine,
+                    key.job_id,
+                    Some(key.step_index),
+                    Box::new(|held: &Held, _now| plan::cancel_in_leg1(held)),
+                )
+                .await;
+            Done::Cancelled(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
+    }
+}

@@ -1,0 +1,329 @@
+//! The heart: one task that moves attempts along, phase by phase, in groups.
+//!
+//! Each phase has a queue and at most one call under way: submit, claim, dispatch, end, finish. While a
+//! call is under way the next group gathers, so a lone job commits at once and a loaded engine commits
+//! groups. An attempt is in one place at a time: in a queue, in a call, or with its handler. Nothing
+//! leaves for a handler before its dispatch is committed.
+//!
+//! A call that fails puts its group back. If the store was away the group waits and is tried again: the
+//! guards make a repeat harmless. If the store refused a row the next group is half as large, until the
+//! culprit stands alone; that one ends, the others go on.
+
+mod intake;
+mod legs;
+mod life;
+mod phase;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use sprag_kernel::Refusal;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::directive::Failure;
+use crate::engine::{EngineConfig, Pinned};
+use crate::ids::{AttemptKey, EngineNo};
+use crate::store::{
+    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
+    Store, StoreError, Submitted, Wish,
+};
+use crate::worker::Handler;
+use phase::Phase;
+
+/// How long the heart waits before it asks a store again that was away.
+const AWAY: Duration = Duration::from_millis(200);
+
+/// What is asked of the heart.
+pub(crate) enum Op {
+    /// A job to submit.
+    Submit { job: NewJob, reply: Reply },
+    /// A handler has returned.
+    Returned { key: AttemptKey, result: Result<Value, Failure> },
+    /// A handler's time is over.
+    TimedOut { key: AttemptKey },
+    /// A message was entered by a decision elsewhere; this engine owns it.
+    Entered { held: Box<Held> },
+    /// Something may be claimable.
+    Wake,
+    /// The end.
+    Shutdown { deadline: Duration },
+}
+
+type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
+
+/// A service that this engine serves.
+pub(crate) struct Service {
+    handler: Handler,
+    free: usize,
+}
+
+impl Service {
+    pub(crate) fn new(handler: Handler, slots: usize) -> Self {
+        Self { handler, free: slots }
+    }
+}
+
+/// A handler that runs.
+struct Running {
+    held: Held,
+    stop: watch::Sender<bool>,
+}
+
+/// An activation on its way through Leg1.
+struct Dispatching {
+    held: Held,
+    write: Option<DispatchWrite>,
+}
+
+/// A message on its way into Leg2.
+struct Ending {
+    held: Held,
+    write: EndWrite,
+    /// Whether the attempt holds a slot of this engine until the message is stored.
+    has_slot: bool,
+}
+
+/// A message on its way through Steps 1 to 3.
+struct Finishing {
+    held: Held,
+    output: Option<String>,
+    enter_next: bool,
+}
+
+/// A call that has ended, with what it was about.
+enum Done {
+    Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
+    Claimed(Vec<Wish>, Answer<Vec<Held>>),
+    Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
+    Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
+    Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
+    Beaten(Answer<()>),
+    Silent(Answer<Vec<EngineNo>>),
+    TakenOver(Answer<Vec<Held>>),
+    Looked(Answer<Due>),
+    Cancelled(Answer<Option<Held>>),
+}
+
+pub(crate) struct Heart<S: Store> {
+    store: Arc<S>,
+    engine: EngineNo,
+    config: EngineConfig,
+    services: HashMap<String, Service>,
+    protocols: HashMap<String, Arc<Pinned>>,
+    ops: mpsc::UnboundedSender<Op>,
+    queue: mpsc::UnboundedReceiver<Op>,
+    calls: JoinSet<Done>,
+    submits: Phase<(NewJob, Reply)>,
+    dispatches: Phase<Dispatching>,
+    ends: Phase<Ending>,
+    finishes: Phase<Finishing>,
+    claiming: bool,
+    /// Whether the store may have activations that this engine could claim.
+    may_claim: bool,
+    /// The store was away; nothing is asked of it before this time.
+    away_until: Option<Instant>,
+    running: HashMap<AttemptKey, Running>,
+    stopping: Option<Instant>,
+    next_lease: u64,
+}
+
+/// What a heart is made of.
+pub(crate) struct Body<S: Store> {
+    pub(crate) store: Arc<S>,
+    pub(crate) engine: EngineNo,
+    pub(crate) config: EngineConfig,
+    pub(crate) services: HashMap<String, Service>,
+    pub(crate) protocols: Vec<Arc<Pinned>>,
+    pub(crate) ops: mpsc::UnboundedSender<Op>,
+    pub(crate) queue: mpsc::UnboundedReceiver<Op>,
+}
+
+impl<S: Store> Heart<S> {
+    pub(crate) fn new(body: Body<S>) -> Self {
+        let by_id = |pinned: Arc<Pinned>| (pinned.protocol.protocol_id.clone(), pinned);
+        Self {
+            store: body.store,
+            engine: body.engine,
+            config: body.config,
+            services: body.services,
+            protocols: body.protocols.into_iter().map(by_id).collect(),
+            ops: body.ops,
+            queue: body.queue,
+            calls: JoinSet::new(),
+            submits: Phase::new(),
+            dispatches: Phase::new(),
+            ends: Phase::new(),
+            finishes: Phase::new(),
+            claiming: false,
+            may_claim: true,
+            away_until: None,
+            running: HashMap::new(),
+            stopping: None,
+            next_lease: first_lease(),
+        }
+    }
+
+    /// Beats until it is told to stop and everything it holds has come to rest.
+    pub(crate) async fn run(mut self) -> Result<(), StoreError> {
+        let mut beat = interval(self.config.beat);
+        let mut poll = interval(self.config.poll);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ops = Vec::new();
+        loop {
+            self.pump();
+            if self.is_at_rest() {
+                return Ok(());
+            }
+            let away = self.away_until;
+            tokio::select! {
+                biased;
+                Some(done) = self.calls.join_next() => {
+                    self.take(done.map_err(|e| StoreError::Unavailable(e.to_string()))?)?;
+                }
+                count = self.queue.recv_many(&mut ops, phase::SLICE) => {
+                    assert!(count > 0, "the heart holds a sender itself");
+                    ops.drain(..).for_each(|op| self.hear(op));
+                }
+                () = until(away), if away.is_some() => self.away_until = None,
+                _ = beat.tick() => self.beat(),
+                _ = poll.tick() => self.look(),
+            }
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let Some(deadline) = self.stopping else { return false };
+        let idle = self.running.is_empty()
+            && self.ends.is_empty()
+            && self.finishes.is_empty()
+            && self.calls.is_empty();
+        idle || Instant::now() >= deadline
+    }
+
+    fn hear(&mut self, op: Op) {
+        match op {
+            Op::Submit { job, reply } => self.submits.push((job, reply)),
+            Op::Returned { key, result } => self.returned(&key, result),
+            Op::TimedOut { key } => self.timed_out(&key),
+            Op::Entered { held } => self.finish_later(*held, None),
+            Op::Wake => self.may_claim = true,
+            Op::Shutdown { deadline } => {
+                self.stopping = Some(Instant::now() + deadline);
+                for running in self.running.values() {
+                    // A handler that has just returned does not listen any more.
+                    let _ = running.stop.send(true);
+                }
+            }
+        }
+    }
+
+    /// Starts every call that has something to carry. While stopping, only what brings attempts to rest.
+    fn pump(&mut self) {
+        if self.away_until.is_some() {
+            return;
+        }
+        self.end();
+        self.finish();
+        if self.stopping.is_none() {
+            self.dispatch();
+            self.submit();
+            self.claim();
+        }
+    }
+
+    fn take(&mut self, done: Done) -> Result<(), StoreError> {
+        match done {
+            Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
+            Done::Claimed(wishes, answer) => self.claimed(&wishes, answer),
+            Done::Dispatched(held, answer) => self.dispatched(held, answer),
+            Done::Ended(ends, answer) => self.ended(ends, answer),
+            Done::Finished(finishes, answer) => self.finished(finishes, answer),
+            Done::Beaten(answer) => self.heard(answer).map(|_| ()),
+            Done::Silent(answer) => {
+                let silent = self.heard(answer)?.unwrap_or_default();
+                for dead in silent {
+                    self.take_over(dead);
+                }
+                Ok(())
+            }
+            Done::TakenOver(answer) => {
+                let orphans = self.heard(answer)?.unwrap_or_default();
+                for held in orphans {
+                    self.adopt(held);
+                }
+                self.may_claim = true;
+                Ok(())
+            }
+            Done::Looked(answer) => {
+                let due = self.heard(answer)?.unwrap_or_default();
+                self.may_claim |= due.promoted > 0;
+                for held in due.held {
+                    self.time_has_come(held, due.now);
+                }
+                Ok(())
+            }
+            Done::Cancelled(answer) => {
+                if let Some(held) = self.heard(answer)?.flatten() {
+                    self.finish_later(held, None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The value of an answer. A store that is away is asked again later; to be fenced off is the end.
+    fn heard<T>(&mut self, answer: Answer<T>) -> Result<Option<T>, StoreError> {
+        match answer {
+            Ok(value) => Ok(Some(value)),
+            Err(StoreError::Fenced) => Err(StoreError::Fenced),
+            Err(error) => {
+                tracing::warn!(code = "STORE_CALL_FAILED", %error, "a call to the store failed");
+                self.away_until = Some(Instant::now() + AWAY);
+                Ok(None)
+            }
+        }
+    }
+
+    fn service_of(&self, held: &Held) -> String {
+        self.pinned(held).steps[held.key.step_index as usize].service.clone()
+    }
+
+    fn pinned(&self, held: &Held) -> Arc<Pinned> {
+        self.protocols[&held.facts.protocol_id].clone()
+    }
+
+    fn reserve(&mut self, service: &str) -> bool {
+        match self.services.get_mut(service) {
+            Some(service) if service.free > 0 => {
+                service.free -= 1;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn release(&mut self, service: &str) {
+        if let Some(service) = self.services.get_mut(service) {
+            service.free += 1;
+            self.may_claim = true;
+        }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    if let Some(time) = time {
+        tokio::time::sleep_until(time).await;
+    }
+}
+
+/// Where an engine's lease ids begin: far from those of its other lives.
+fn first_lease() -> u64 {
+    let (high, _) = uuid::Uuid::now_v7().as_u64_pair();
+    // Positive as a signed integer, with room to count.
+    (high << 8) & i64::MAX.cast_unsigned()
+}

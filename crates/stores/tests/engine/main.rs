@@ -1,0 +1,6 @@
+//! The engine on a real store: whole jobs, from submit to closed.
+
+#![allow(clippy::unwrap_used)]
+
+mod jobs;
+mod world;
