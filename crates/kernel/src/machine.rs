@@ -101,6 +101,8 @@ pub struct Machine<S: State> {
     pub initial: S,
     /// All states, in the order of their codes.
     pub states: &'static [S],
+    /// All triggers, in the order of their declaration.
+    pub triggers: &'static [S::Trigger],
     /// All legal transitions.
     pub transitions: &'static [Transition<S>],
     /// What the same state again and an illegal move mean.
@@ -275,6 +277,7 @@ macro_rules! machine {
             name: $name,
             initial: $State::$Initial,
             states: &[$($State::$S),+],
+            triggers: &[$($Trigger::$T),+],
             transitions: &[$( $crate::machine::Transition {
                 from: $State::$From,
                 to: $State::$To,
