@@ -190,7 +190,8 @@ pub fn publish_failed(
     expected_version: u64,
     terms: Terms<'_>,
 ) -> Result<Publish, Refusal> {
-    let outbox = open_outbox(attempt, expected_version)?;
+    // Asked of the table even if the row stays PENDING: a closed row takes no further failures.
+    let outbox = open_outbox(attempt, expected_version)?.on(OutboxTrigger::PublishFailedLast)?;
     let publish_attempts = attempt.publish_attempts + 1;
     if publish_attempts < terms.policy.max_publish_attempts {
         let not_before = terms.now + terms.policy.dispatch.after(publish_attempts);
@@ -199,7 +200,7 @@ pub fn publish_failed(
     let ledger = attempt.ledger.enter_leg2()?;
     let kind = EndingKind::PublishFailed;
     let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
-    Ok(Publish::Failed { outbox: outbox.on(OutboxTrigger::PublishFailedLast)?, ledger, ending })
+    Ok(Publish::Failed { outbox, ledger, ending })
 }
 
 /// A row that waits to be published while `newest`, a later attempt of its step, exists already.

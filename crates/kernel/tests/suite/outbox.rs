@@ -70,6 +70,21 @@ fn a_failed_publish_stays_pending_waits_30_then_120_seconds_and_the_third_ends_t
     assert_eq!(world.job.attempts_total, 1, "publishing counts its own tries");
 }
 
+/// A publisher whose send timed out, although it arrived and another one marked it, reported the
+/// failure with the row's newest version; the sent row was then rescheduled.
+#[test]
+fn a_closed_row_takes_no_publish_failure() {
+    let mut sent = dispatched();
+    sent.publish().unwrap();
+    let mut cancelled = dispatched();
+    cancelled.cancel().unwrap();
+    for mut world in [sent, cancelled] {
+        let before = world.clone();
+        assert_eq!(world.publish_fails().unwrap_err().code(), Code::OutboxIllegalTransition);
+        assert_eq!(world, before);
+    }
+}
+
 #[test]
 fn a_pending_row_of_an_attempt_that_is_no_longer_the_newest_closes_unpublished() {
     let world = dispatched();

@@ -116,6 +116,7 @@ fn hold_change(before: &World, after: &World) {
         }
         if old.row.outbox.is_some_and(State::is_terminal) {
             assert_eq!(new.row.outbox, old.row.outbox);
+            assert_eq!(new.row.publish_attempts, old.row.publish_attempts);
         }
     }
     assert!(after.job.version >= before.job.version);
