@@ -18,12 +18,15 @@ pub enum Entry {
     Replay(ActivityLedger),
 }
 
-/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`].
+/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`]; a replay
+/// has nothing left to fail, so there it is acknowledged without being counted.
 #[inline]
 pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
-    let done = attempt.ledger.leg1_complete();
-    let entered = attempt.ledger.enter_leg1()?;
-    Ok(if done { Entry::Replay(entered) } else { Entry::Work(entered) })
+    let entered = attempt.ledger.enter_leg1();
+    if attempt.ledger.leg1_complete() {
+        return Ok(Entry::Replay(entered.unwrap_or(attempt.ledger)));
+    }
+    entered.map(Entry::Work)
 }
 
 /// The work of Leg1.

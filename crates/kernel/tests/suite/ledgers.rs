@@ -247,6 +247,16 @@ fn at_the_leg1_ceiling_the_step_fails_with_digit_4_and_the_message_in_one_commit
     assert_eq!(kind, EndingKind::Leg1Failed(Code::Leg1AttemptsExhausted));
 }
 
+/// The 1000th delivery of an activation whose Leg1 is done was refused, and failing the step was
+/// illegal too, so the message could never be acknowledged.
+#[test]
+fn a_replay_at_the_leg1_ceiling_is_acknowledged() {
+    let mut world = World::new(1);
+    world.activate().unwrap();
+    world.attempts[0].row.ledger = activity("999100000000000");
+    assert_eq!(world.enter_leg1().unwrap(), Entry::Replay(activity("999100000000000")));
+}
+
 #[test]
 fn at_the_leg2_ceiling_the_step_fails_and_the_activity_is_not_touched() {
     let full = activity("001100099999999");
