@@ -62,6 +62,8 @@ pub struct Dispatch {
 #[inline]
 pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<Leg1, Refusal> {
     expect_current(job, attempt)?;
+    // Only an attempt that waits for its directive: one that has it ends by its own message.
+    let step = attempt.state.on(dispatch_trigger(attempt))?;
     if job.state == JobState::Cancelling {
         let ledger = attempt.ledger.complete_leg1()?.enter_leg2()?;
         let ending =
@@ -70,7 +72,7 @@ pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<L
     }
     Ok(Leg1::Dispatch(Dispatch {
         job: first_dispatch(job)?,
-        step: attempt.state.on(dispatch_trigger(attempt))?,
+        step,
         lease,
         ledger: attempt.ledger.complete_leg1()?,
         outbox: OutboxState::machine().initial,

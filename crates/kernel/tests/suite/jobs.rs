@@ -140,6 +140,16 @@ fn a_success_or_a_retryable_failure_under_cancel_also_ends_cancelled() {
     }
 }
 
+/// Leg1 of a cancelled job asked for no state, and would have ended an attempt that a worker held.
+#[test]
+fn leg1_of_a_cancelled_job_does_not_end_an_attempt_that_runs() {
+    let mut world = World::running(1);
+    world.cancel().unwrap();
+    let before = world.clone();
+    assert_eq!(world.work_leg1().unwrap_err().code(), Code::StepIllegalTransition);
+    assert_eq!(world, before);
+}
+
 #[test]
 fn j15_a_cancel_before_leg1_ends_cancelled_without_any_outbox_row() {
     let mut world = World::new(3);
