@@ -230,6 +230,11 @@ fn hold_shape<S: State>(law: &Law) {
                 Err(refusal) => {
                     assert!(rows.is_empty());
                     assert_eq!(refusal.code(), law.code, "{from} on {name}");
+                    let field = |name| refusal.field(name).map(ToString::to_string);
+                    assert_eq!(field("from").as_deref(), Some(*from));
+                    assert_eq!(field("trigger").as_deref(), Some(name));
+                    let attempted = law.legal.iter().find(|(_, _, on)| on.contains(&name));
+                    assert_eq!(field("to").as_deref(), attempted.map(|(_, to, _)| *to));
                 }
             }
         }
