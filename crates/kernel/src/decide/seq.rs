@@ -180,8 +180,11 @@ impl Slot {
 
     #[inline]
     fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
-        let owner_holds = self.lease.owner == lease.owner || self.lease.owner == NOBODY;
-        if self.lease.generation == lease.generation && owner_holds {
+        // An outcome has released its owner; the generation alone still tells who had it.
+        let released = self.lease.owner == NOBODY && self.has_outcome();
+        let owner_holds = self.lease.owner == lease.owner || released;
+        let is_somebody = lease.owner != NOBODY;
+        if is_somebody && owner_holds && self.lease.generation == lease.generation {
             return Ok(self);
         }
         Err(refuse(Code::SeqStaleOwner, at)
@@ -189,6 +192,19 @@ impl Slot {
             .with("generation", lease.generation)
             .with("holder", u32::from(self.lease.owner))
             .with("holder_generation", self.lease.generation))
+    }
+
+    /// Whether an attempt of the seq has come to an end that is final.
+    #[inline]
+    fn has_outcome(self) -> bool {
+        match self.state {
+            SeqState::Unseen | SeqState::Dispatched | SeqState::InFlight => false,
+            SeqState::TerminalSuccess
+            | SeqState::TerminalSkip
+            | SeqState::TerminalFail
+            | SeqState::TerminalCancel
+            | SeqState::Committed => true,
+        }
     }
 
     fn failed(self, class: ErrorClass, rules: FailRules, at: At) -> Result<AfterFailure, Refusal> {

@@ -258,6 +258,29 @@ fn s22_a_start_by_someone_else_is_rejected_and_changes_nothing() {
     }
 }
 
+/// A slot without an owner took any owner that named its generation: a free seq could be started
+/// without a dispatch, and a start of an unseen one was fatal to the batch.
+#[test]
+fn what_nobody_holds_can_be_started_or_ended_by_nobody_and_that_is_never_fatal() {
+    let free = |held: Slot| match held.reclaim(5, 0, 5, Batch::new(1).rules, at(0)).unwrap() {
+        Reclaim::Freed(slot) => slot,
+        other => panic!("{other:?}"),
+    };
+    let waiting = free(Slot::UNSEEN.dispatch(1, at(0)).unwrap());
+    for slot in [Slot::UNSEEN, waiting] {
+        for owner in [NOBODY, 1, 9] {
+            let forged = Lease { owner, ..slot.lease };
+            let rules = Batch::new(1).rules;
+            let answers = [
+                slot.start(forged, at(0)).unwrap_err(),
+                slot.finish(forged, Outcome::Success, at(0)).unwrap_err(),
+                slot.fail(forged, ErrorClass::LeaseExpired, rules, at(0)).unwrap_err(),
+            ];
+            assert!(answers.iter().all(|refusal| refusal.code() == Code::SeqStaleOwner));
+        }
+    }
+}
+
 #[test]
 fn s23_a_heartbeat_counts_for_the_owner_only() {
     let slot = Batch::in_flight().slot(0);
