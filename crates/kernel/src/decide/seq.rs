@@ -96,13 +96,13 @@ impl Slot {
         if self.state == SeqState::Dispatched && self.lease.owner == NOBODY {
             return Ok(Self { lease, ..self });
         }
-        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, at)? })
+        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, owner, at)? })
     }
 
     /// The owner begins.
     #[inline]
     pub fn start(self, lease: Lease, at: At) -> Result<Self, Refusal> {
-        self.held_by(lease, at)?.moved(SeqTrigger::Start, at)
+        self.held_by(lease, at)?.moved(SeqTrigger::Start, lease.owner, at)
     }
 
     /// The owner has an outcome other than a failure.
@@ -112,7 +112,7 @@ impl Slot {
             Outcome::Success => SeqTrigger::Succeed,
             Outcome::Skip => SeqTrigger::Skip,
         };
-        Ok(self.held_by(lease, at)?.moved(trigger, at)?.released())
+        Ok(self.held_by(lease, at)?.moved(trigger, lease.owner, at)?.released())
     }
 
     /// The owner's attempt failed: another dispatch if class, budget and latch allow it.
@@ -123,7 +123,7 @@ impl Slot {
         rules: FailRules,
         at: At,
     ) -> Result<AfterFailure, Refusal> {
-        self.held_by(lease, at)?.failed(class, rules, at)
+        self.held_by(lease, at)?.failed(class, rules, lease.owner, at)
     }
 
     /// Whether a heartbeat under this lease counts. It is not a transition.
@@ -145,7 +145,8 @@ impl Slot {
         match self.state {
             SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
             SeqState::InFlight if expired => {
-                self.failed(ErrorClass::LeaseExpired, rules, at).map(Reclaim::Failed)
+                let owner = self.lease.owner;
+                self.failed(ErrorClass::LeaseExpired, rules, owner, at).map(Reclaim::Failed)
             }
             SeqState::Unseen
             | SeqState::Dispatched
@@ -163,7 +164,7 @@ impl Slot {
     pub fn cancel(self, canceller: u16, at: At) -> Result<Self, Refusal> {
         let seen =
             if self.state == SeqState::Unseen { self.dispatch(canceller, at)? } else { self };
-        Ok(seen.moved(SeqTrigger::Cancel, at)?.freed())
+        Ok(seen.moved(SeqTrigger::Cancel, canceller, at)?.freed())
     }
 
     /// The commit lane passes the seq. Again is a no-op; any other seq than the cursor is refused.
@@ -175,7 +176,7 @@ impl Slot {
         if at.seq != cursor {
             return Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor));
         }
-        self.moved(SeqTrigger::Commit, at)
+        self.moved(SeqTrigger::Commit, self.lease.owner, at)
     }
 
     #[inline]
@@ -207,15 +208,21 @@ impl Slot {
         }
     }
 
-    fn failed(self, class: ErrorClass, rules: FailRules, at: At) -> Result<AfterFailure, Refusal> {
-        let ended = self.moved(SeqTrigger::Fail, at)?;
+    fn failed(
+        self,
+        class: ErrorClass,
+        rules: FailRules,
+        owner: u16,
+        at: At,
+    ) -> Result<AfterFailure, Refusal> {
+        let ended = self.moved(SeqTrigger::Fail, owner, at)?;
         let again = class.is_retryable()
             && !rules.cancelled
             && rules.budget.remains(u32::from(self.attempts));
         if !again {
             return Ok(AfterFailure::Final(ended.released()));
         }
-        let waiting = ended.moved(SeqTrigger::Retry, at)?.freed();
+        let waiting = ended.moved(SeqTrigger::Retry, owner, at)?.freed();
         Ok(AfterFailure::Retry(Self { attempts: self.attempts.saturating_add(1), ..waiting }))
     }
 
@@ -231,13 +238,14 @@ impl Slot {
         Self { lease: Lease { owner: NOBODY, generation }, ..self }
     }
 
+    /// The table's move. `owner` is who makes it: a released slot has forgotten its own.
     #[inline]
-    fn moved(self, trigger: SeqTrigger, at: At) -> Result<Self, Refusal> {
+    fn moved(self, trigger: SeqTrigger, owner: u16, at: At) -> Result<Self, Refusal> {
         match self.state.on(trigger) {
             Ok(change) => Ok(Self { state: change.to(), ..self }),
             Err(illegal) => Err(illegal
                 .with("seq", at.seq)
-                .with("owner", u32::from(self.lease.owner))
+                .with("owner", u32::from(owner))
                 .with("wall_ms", at.wall_ms)),
         }
     }

@@ -218,13 +218,20 @@ fn s14_an_outcome_cannot_be_dispatched_again() {
 }
 
 #[test]
-fn s17_an_illegal_move_names_seq_both_states_and_the_time() {
-    let slot = Slot { state: TerminalSuccess, ..Slot::UNSEEN };
-    let refusal = slot.dispatch(7, at(42)).unwrap_err();
-    let field = |name: &str| refusal.field(name).map(ToString::to_string).unwrap_or_default();
-    assert_eq!((field("seq"), field("from")), ("42".into(), "TERMINAL_SUCCESS".into()));
-    assert_eq!(field("wall_ms"), "1700000000000");
-    assert!(refusal.field("owner").is_some());
+fn s17_an_illegal_move_names_seq_both_states_who_made_it_and_the_time() {
+    let mut batch = Batch::in_flight();
+    let lease = batch.slot(0).lease;
+    batch.end(0, Outcome::Success);
+    let again = batch.slot(0).finish(lease, Outcome::Skip, at(42)).unwrap_err();
+    let engine = batch.slot(0).dispatch(7, at(42)).unwrap_err();
+    for (refusal, attempted, owner) in [(again, "TERMINAL_SKIP", "1"), (engine, "DISPATCHED", "7")]
+    {
+        let field = |name: &str| refusal.field(name).map(ToString::to_string).unwrap_or_default();
+        assert_eq!(refusal.code(), Code::SeqIllegalTransition);
+        assert_eq!((field("seq"), field("wall_ms")), ("42".into(), "1700000000000".into()));
+        assert_eq!((field("from"), field("to")), ("TERMINAL_SUCCESS".into(), attempted.into()));
+        assert_eq!(field("owner"), owner);
+    }
 }
 
 #[test]
