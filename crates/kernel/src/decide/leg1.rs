@@ -61,7 +61,7 @@ pub struct Dispatch {
 /// Does the work of Leg1 for an attempt that has entered.
 #[inline]
 pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<Leg1, Refusal> {
-    expect_current(job, attempt)?;
+    job.expect_current(attempt)?;
     // Only an attempt that waits for its directive: one that has it ends by its own message.
     let step = attempt.state.on(dispatch_trigger(attempt))?;
     if job.state == JobState::Cancelling {
@@ -100,7 +100,7 @@ pub fn fail(
     lease: NewLease,
     code: Code,
 ) -> Result<Leg1Failure, Refusal> {
-    expect_current(job, attempt)?;
+    job.expect_current(attempt)?;
     let ledger = attempt.ledger.complete_leg1()?;
     let dispatch = Dispatch {
         job: first_dispatch(job)?,
@@ -114,17 +114,6 @@ pub fn fail(
     let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
     let outbox = dispatch.outbox.on(OutboxTrigger::Leg1Failed)?;
     Ok(Leg1Failure { dispatch, outbox, ledger, ending })
-}
-
-/// The step named must be the one whose turn it is; a closed job has none.
-fn expect_current(job: &JobRow, attempt: &AttemptRow) -> Result<(), Refusal> {
-    if attempt.step_index == job.current_step && !job.state.is_terminal() {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::StepNotCurrent)
-        .with("step_index", attempt.step_index)
-        .with("current_step_index", job.current_step)
-        .with("job_state", job.state.name()))
 }
 
 fn first_dispatch(job: &JobRow) -> Result<Option<Change<JobState>>, Refusal> {

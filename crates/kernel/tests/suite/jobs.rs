@@ -1,9 +1,9 @@
 //! Group J: jobs. Left to the stores: J26 (tenant limits live in SQL).
 
-use sprag_kernel::decide::callback::{Ack, Report};
+use sprag_kernel::decide::callback::{Ack, Report, ack};
 use sprag_kernel::decide::cancel::{Cancel, cancel};
 use sprag_kernel::decide::leg1;
-use sprag_kernel::decide::rows::{AttemptRow, LeaseId};
+use sprag_kernel::decide::rows::{AttemptRow, Fence, LeaseId};
 use sprag_kernel::decide::timer::Fired;
 use sprag_kernel::{Code, JobState, OutboxState, State, StepState};
 
@@ -233,6 +233,14 @@ fn j21_a_move_that_names_a_step_that_is_not_current_is_refused() {
     for step in [0, 2] {
         let refusal = leg1::dispatch(&world.job, &AttemptRow::first(step), lease).unwrap_err();
         assert_eq!(refusal.code(), Code::StepNotCurrent);
+        let awaiting = AttemptRow {
+            state: StepState::AwaitingAck,
+            lease_id: Some(LeaseId(1)),
+            ..AttemptRow::first(step)
+        };
+        let fence = Fence { attempt_no: 1, lease_id: LeaseId(1) };
+        let refusal = ack(&world.job, &awaiting, fence, world.terms()).unwrap_err();
+        assert_eq!(refusal.code(), Code::StepNotCurrent, "only the current step is IN_PROGRESS");
     }
 }
 
