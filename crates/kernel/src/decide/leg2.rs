@@ -102,7 +102,8 @@ impl Follows {
     }
 }
 
-/// Walks the steps that the message has not done yet.
+/// Walks the steps that the message has not done yet. A closed job turns away a message without
+/// Step 2: it is acknowledged and nothing changes.
 #[inline]
 pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Finish, Refusal> {
     let Some(ending) = attempt.ending else { return Err(attempt.not_yet()) };
@@ -113,6 +114,9 @@ pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Fi
         ledger: attempt.ledger,
         guid: ending.guid,
     };
+    if job.state.is_terminal() && !this.guid.children_spawned() {
+        return Ok(this);
+    }
     let mut state = attempt.state;
     if !this.guid.work_done() {
         let change = state.on(outcome(job, attempt, ending.kind, terms.policy))?;

@@ -179,6 +179,25 @@ fn a_message_that_died_after_closing_the_job_still_runs_step_3_once() {
 }
 
 #[test]
+fn q29_a_closed_job_turns_away_a_message_without_step_2_and_nothing_changes() {
+    let mut running = World::running(1);
+    running.result(running.fence(), Report::Succeeded, "result").unwrap();
+    let mut halfway = running.clone();
+    halfway.finish(Dies::AfterStep1).unwrap();
+    for mut world in [running, halfway] {
+        world.job.state = JobState::Cancelled;
+        world.job.semaphore = Semaphore::new(0);
+        let turned_away = finish(&world.job, world.row(), world.terms()).unwrap();
+        assert_eq!(
+            (turned_away.step, turned_away.spawn, turned_away.completes),
+            (None, None, false)
+        );
+        assert_eq!(turned_away.ledger, world.row().ledger);
+        assert_eq!(Some(turned_away.guid), world.row().ending.map(|ending| ending.guid));
+    }
+}
+
+#[test]
 fn a_message_that_died_after_step_1_resumes_with_step_2() {
     let mut world = World::running(2);
     world.result(world.fence(), Report::Succeeded, "result").unwrap();
