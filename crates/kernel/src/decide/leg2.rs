@@ -72,7 +72,8 @@ pub struct Spawn {
     pub settled: Settled,
     /// The job's move, if it makes one.
     pub job: Option<Change<JobState>>,
-    /// Whether all steps that wait become CANCELLED.
+    /// Whether all steps that wait become CANCELLED, each by
+    /// [`cancel_waiting`](super::cancel::cancel_waiting).
     pub cancels_waiting: bool,
 }
 

@@ -7,7 +7,7 @@
 //! step whose directive was written, since that is the fence the step shows.
 
 use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
-use sprag_kernel::decide::cancel::{Begin, Cancel, cancel};
+use sprag_kernel::decide::cancel::{Begin, Cancel, cancel, cancel_waiting};
 use sprag_kernel::decide::leg1::{self, Entry, Leg1, Publish};
 use sprag_kernel::decide::leg2::{self, Entered, Follows, Spawn};
 use sprag_kernel::decide::rows::{AttemptRow, Ending, EndingKind, Fence, JobRow, LeaseId, Terms};
@@ -15,7 +15,6 @@ use sprag_kernel::decide::submit::create;
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::{ActivityLedger, GuidLedger};
-use sprag_kernel::machines::StepTrigger;
 use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Change, Code, JobState, OutboxState, Refusal, State, StepState};
 
@@ -417,9 +416,7 @@ impl World {
         if spawn.cancels_waiting {
             for step in 0..self.job.steps {
                 let waiting = self.newest_of(step);
-                let state = self.attempts[waiting].row.state;
-                if matches!(state, StepState::Pending | StepState::FailedRetry) {
-                    let change = state.on(StepTrigger::CancelDrained).expect("it waits");
+                if let Some(change) = cancel_waiting(self.attempts[waiting].row.state) {
                     self.move_step(waiting, change);
                 }
             }
