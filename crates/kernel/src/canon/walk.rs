@@ -17,6 +17,8 @@ struct Walk<'a> {
     out: Vec<u8>,
     open: Vec<Open>,
     members: Vec<Member>,
+    /// The members of an object while they are put in order.
+    ordered: Vec<u8>,
     keep: Option<&'a [&'a str]>,
 }
 
@@ -36,9 +38,20 @@ enum Open {
 struct Member {
     /// The name between its quotes, in the input.
     name: Range<usize>,
+    /// Whether the name has escapes.
+    is_escaped: bool,
     /// Name and value, in the output.
     text: Range<usize>,
     is_null: bool,
+}
+
+impl Member {
+    /// What the name says.
+    #[inline]
+    fn said<'a>(&self, input: &'a [u8]) -> Cow<'a, [u8]> {
+        let spelled = &input[self.name.clone()];
+        if self.is_escaped { Cow::Owned(string::decoded(spelled)) } else { Cow::Borrowed(spelled) }
+    }
 }
 
 /// What the walk expects next.
@@ -58,6 +71,7 @@ pub(super) fn canonical(input: &[u8], keep: Option<&[&str]>) -> Result<String, R
         out: Vec::with_capacity(input.len()),
         open: Vec::new(),
         members: Vec::new(),
+        ordered: Vec::new(),
         keep,
     };
     walk.skip_space();
@@ -109,7 +123,7 @@ impl Walk<'_> {
 
     fn value(&mut self) -> Result<Expect, Refusal> {
         match self.peek() {
-            Some(b'"') => self.string()?,
+            Some(b'"') => drop(self.string()?),
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(b'{') => return self.open_object(),
             Some(b'[') => return self.open_array(),
@@ -134,23 +148,30 @@ impl Walk<'_> {
         let start = self.at;
         let token = number::scan(self.input, start)?;
         self.at = token.end;
-        if !token.is_plain {
-            let text = number::canonical(&self.input[start..token.end], start)?;
-            self.flush(start);
-            self.out.extend_from_slice(&text);
-            self.kept = token.end;
+        match token.plain_end {
+            Some(end) if end == token.end => return Ok(()),
+            Some(end) => self.flush(end),
+            None => {
+                let text = number::canonical(&self.input[start..token.end], start)?;
+                self.flush(start);
+                self.out.extend_from_slice(&text);
+            }
         }
+        self.kept = token.end;
         Ok(())
     }
 
+    /// Reads a string; returns whether it has escapes.
     #[inline]
-    fn string(&mut self) -> Result<(), Refusal> {
+    fn string(&mut self) -> Result<bool, Refusal> {
         let mut at = self.at + 1;
+        let mut is_escaped = false;
         loop {
             at = string::plain_end(self.input, at);
             match self.input.get(at) {
                 Some(b'"') => break,
                 Some(b'\\') => {
+                    is_escaped = true;
                     let escape = string::escape(self.input, at)?;
                     self.flush(at);
                     string::write(escape.character, &mut self.out);
@@ -162,7 +183,7 @@ impl Walk<'_> {
             }
         }
         self.at = at + 1;
-        Ok(())
+        Ok(is_escaped)
     }
 
     fn push(&mut self, open: Open) -> Result<(), Refusal> {
@@ -186,9 +207,8 @@ impl Walk<'_> {
     }
 
     fn open_object(&mut self) -> Result<Expect, Refusal> {
-        let messy = self.keep.is_some() && self.open.is_empty();
         let (start, first) = (self.position() + 1, self.members.len());
-        self.push(Open::Object { start, first, messy })?;
+        self.push(Open::Object { start, first, messy: false })?;
         self.at += 1;
         self.skip_space();
         if self.peek() == Some(b'}') {
@@ -199,37 +219,43 @@ impl Walk<'_> {
         self.member_name()
     }
 
+    #[inline]
     fn member_name(&mut self) -> Result<Expect, Refusal> {
         if self.peek() != Some(b'"') {
             return Err(invalid(self.at, "a member name is expected"));
         }
         let (place, text) = (self.at, self.position());
-        self.string()?;
+        let is_escaped = self.string()?;
         let name = place + 1..self.at - 1;
-        self.note_order(&name);
         self.skip_space();
         if self.peek() != Some(b':') {
             return Err(invalid(self.at, "a colon is expected"));
         }
         self.at += 1;
         self.skip_space();
-        let is_null = self.input[self.at..].starts_with(b"null");
-        self.members.push(Member { name, text: text..text, is_null });
-        if is_null {
+        let is_null = self.peek() == Some(b'n');
+        let member = Member { name, is_escaped, text: text..text, is_null };
+        if is_null || !self.is_in_order(&member) || !self.is_kept(&member) {
             self.mark_messy();
         }
+        self.members.push(member);
         Ok(Expect::Value)
     }
 
-    /// Notes whether the object stays in order with this name behind the last one.
+    /// Whether the open object stays in order with this member behind the last one.
     #[inline]
-    fn note_order(&mut self, name: &Range<usize>) {
-        let Some(Open::Object { first, .. }) = self.open.last() else { return };
-        let Some(last) = self.members[*first..].last() else { return };
-        let before = string::decoded(&self.input[last.name.clone()]);
-        if before >= string::decoded(&self.input[name.clone()]) {
-            self.mark_messy();
-        }
+    fn is_in_order(&self, member: &Member) -> bool {
+        let Some(Open::Object { first, .. }) = self.open.last() else { return true };
+        let last = self.members[*first..].last();
+        last.is_none_or(|last| last.said(self.input) < member.said(self.input))
+    }
+
+    /// Whether this member of the innermost open object belongs to the document.
+    #[inline]
+    fn is_kept(&self, member: &Member) -> bool {
+        let Some(keep) = self.keep.filter(|_| self.open.len() == 1) else { return true };
+        let name = member.said(self.input);
+        keep.iter().any(|kept| kept.as_bytes() == &*name)
     }
 
     fn mark_messy(&mut self) {
@@ -266,13 +292,15 @@ impl Walk<'_> {
     }
 
     fn close_object(&mut self) {
-        let Some(Open::Object { start, first, messy }) = self.open.pop() else {
+        let Some(Open::Object { start, first, messy }) = self.open.last() else {
             unreachable!("the caller saw an object")
         };
+        let (start, first, messy) = (*start, *first, *messy);
         if messy {
             self.flush(self.at);
             self.put_in_order(start, first);
         }
+        self.open.pop();
         self.members.truncate(first);
         self.at += 1;
     }
@@ -280,24 +308,21 @@ impl Walk<'_> {
     /// Rewrites the members of the object that closes: sorted, the last of equals, no nulls.
     fn put_in_order(&mut self, start: usize, first: usize) {
         let input = self.input;
-        let mut order: Vec<(Cow<'_, [u8]>, &Member)> = self.members[first..]
-            .iter()
-            .map(|member| (string::decoded(&input[member.name.clone()]), member))
-            .collect();
-        order.sort_by(|left, right| left.0.cmp(&right.0));
-        let keep = self.keep.filter(|_| self.open.is_empty());
-        let mut text = Vec::with_capacity(self.out.len() - start);
-        for (position, (name, member)) in order.iter().enumerate() {
-            let is_last = order.get(position + 1).is_none_or(|(next, _)| next != name);
-            let is_kept = keep.is_none_or(|keep| keep.iter().any(|k| k.as_bytes() == &**name));
-            if is_last && is_kept && !member.is_null {
-                if !text.is_empty() {
-                    text.push(b',');
+        // Stable, so of equal names the last stays the last.
+        self.members[first..].sort_by(|left, right| left.said(input).cmp(&right.said(input)));
+        self.ordered.clear();
+        let members = &self.members[first..];
+        for (position, member) in members.iter().enumerate() {
+            let next = members.get(position + 1);
+            let is_last = next.is_none_or(|next| next.said(input) != member.said(input));
+            if is_last && !member.is_null && self.is_kept(member) {
+                if !self.ordered.is_empty() {
+                    self.ordered.push(b',');
                 }
-                text.extend_from_slice(&self.out[member.text.clone()]);
+                self.ordered.extend_from_slice(&self.out[member.text.clone()]);
             }
         }
         self.out.truncate(start);
-        self.out.extend_from_slice(&text);
+        self.out.extend_from_slice(&self.ordered);
     }
 }
