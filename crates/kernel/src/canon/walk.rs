@@ -5,6 +5,7 @@
 //! never touched again; any other is put in order when it closes.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::{MAX_DEPTH, invalid, number, string};
@@ -40,6 +41,8 @@ struct Member {
     name: Range<usize>,
     /// Whether the name has escapes.
     is_escaped: bool,
+    /// The first eight bytes of what the name says: most names differ there.
+    head: u64,
     /// Name and value, in the output.
     text: Range<usize>,
     is_null: bool,
@@ -51,6 +54,20 @@ impl Member {
     fn said<'a>(&self, input: &'a [u8]) -> Cow<'a, [u8]> {
         let spelled = &input[self.name.clone()];
         if self.is_escaped { Cow::Owned(string::decoded(spelled)) } else { Cow::Borrowed(spelled) }
+    }
+
+    #[inline]
+    fn cmp(&self, other: &Self, input: &[u8]) -> Ordering {
+        self.head.cmp(&other.head).then_with(|| self.said(input).cmp(&other.said(input)))
+    }
+}
+
+/// The first eight bytes in the order of bytes, filled up with zeros.
+#[inline]
+fn head(said: &[u8]) -> u64 {
+    match said.first_chunk() {
+        Some(eight) => u64::from_be_bytes(*eight),
+        None => (0..8).fold(0, |head, at| head << 8 | u64::from(*said.get(at).unwrap_or(&0))),
     }
 }
 
@@ -78,13 +95,7 @@ pub(super) fn canonical(input: &[u8], keep: Option<&[&str]>) -> Result<String, R
     if keep.is_some() && walk.peek() != Some(b'{') {
         return Err(Refusal::new(Code::EnvelopeInvalid).with("reason", "not a JSON object"));
     }
-    let mut expect = Expect::Value;
-    while !matches!((&expect, walk.open.len()), (Expect::End, 0)) {
-        expect = match expect {
-            Expect::Value => walk.value()?,
-            Expect::End => walk.after_value()?,
-        };
-    }
+    walk.document()?;
     walk.skip_space();
     if walk.at < input.len() {
         return Err(invalid(walk.at, "something follows the document"));
@@ -109,8 +120,26 @@ impl Walk<'_> {
         self.out.len() + (self.at - self.kept)
     }
 
+    fn document(&mut self) -> Result<(), Refusal> {
+        loop {
+            let mut expect = self.value()?;
+            while matches!(expect, Expect::End) {
+                if self.open.is_empty() {
+                    return Ok(());
+                }
+                expect = self.after_value()?;
+            }
+        }
+    }
+
     #[inline]
     fn skip_space(&mut self) {
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.drop_space();
+        }
+    }
+
+    fn drop_space(&mut self) {
         let start = self.at;
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
@@ -121,6 +150,7 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
     fn value(&mut self) -> Result<Expect, Refusal> {
         match self.peek() {
             Some(b'"') => drop(self.string()?),
@@ -144,6 +174,7 @@ impl Walk<'_> {
         Ok(())
     }
 
+    #[inline]
     fn number(&mut self) -> Result<(), Refusal> {
         let start = self.at;
         let token = number::scan(self.input, start)?;
@@ -234,7 +265,8 @@ impl Walk<'_> {
         self.at += 1;
         self.skip_space();
         let is_null = self.peek() == Some(b'n');
-        let member = Member { name, is_escaped, text: text..text, is_null };
+        let mut member = Member { name, is_escaped, head: 0, text: text..text, is_null };
+        member.head = head(&member.said(self.input));
         if is_null || !self.is_in_order(&member) || !self.is_kept(&member) {
             self.mark_messy();
         }
@@ -247,7 +279,7 @@ impl Walk<'_> {
     fn is_in_order(&self, member: &Member) -> bool {
         let Some(Open::Object { first, .. }) = self.open.last() else { return true };
         let last = self.members[*first..].last();
-        last.is_none_or(|last| last.said(self.input) < member.said(self.input))
+        last.is_none_or(|last| last.cmp(member, self.input).is_lt())
     }
 
     /// Whether this member of the innermost open object belongs to the document.
@@ -264,6 +296,7 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
     fn after_value(&mut self) -> Result<Expect, Refusal> {
         let in_object = matches!(self.open.last(), Some(Open::Object { .. }));
         if in_object {
@@ -309,12 +342,12 @@ impl Walk<'_> {
     fn put_in_order(&mut self, start: usize, first: usize) {
         let input = self.input;
         // Stable, so of equal names the last stays the last.
-        self.members[first..].sort_by(|left, right| left.said(input).cmp(&right.said(input)));
+        self.members[first..].sort_by(|left, right| left.cmp(right, input));
         self.ordered.clear();
         let members = &self.members[first..];
         for (position, member) in members.iter().enumerate() {
             let next = members.get(position + 1);
-            let is_last = next.is_none_or(|next| next.said(input) != member.said(input));
+            let is_last = next.is_none_or(|next| next.cmp(member, input).is_ne());
             if is_last && !member.is_null && self.is_kept(member) {
                 if !self.ordered.is_empty() {
                     self.ordered.push(b',');
