@@ -1,8 +1,10 @@
 //! The walk: one pass, an explicit stack, output that lags behind the input.
 //!
 //! `input[kept..at]` is canonical but not copied yet. Whatever must change first flushes that piece,
-//! then skips or replaces its own bytes. An object whose members come in order and without nulls is
-//! never touched again; any other is put in order when it closes.
+//! then skips or replaces its own bytes. An object whose members come in order and without nulls needs
+//! no more. Any other is put in order when it closes if it is small; of a large one the walk notes the
+//! order of its members and one more pass copies them in the end, since a large object that is
+//! rewritten at each of its levels would cost as many times its size.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,15 +13,22 @@ use std::ops::Range;
 use super::{MAX_DEPTH, invalid, number, string};
 use crate::error::{Code, Refusal};
 
+/// Up to this many bytes an object is rewritten in its place: they are still in the cache.
+const SMALL: usize = 4096;
+
 struct Walk<'a> {
     input: &'a [u8],
     at: usize,
     kept: usize,
     out: Vec<u8>,
     open: Vec<Open>,
+    /// The members of the objects that are open.
     members: Vec<Member>,
-    /// The members of an object while they are put in order.
+    /// The members of a small object while they are put in order.
     ordered: Vec<u8>,
+    messy: Vec<Messy>,
+    /// The members of messy objects, each object's as they belong.
+    pieces: Vec<Piece>,
     keep: Option<&'a [&'a str]>,
 }
 
@@ -31,7 +40,7 @@ enum Open {
         start: usize,
         /// Its first member in `members`.
         first: usize,
-        /// Whether its members must be put in order when it closes.
+        /// Whether its members must be put in order.
         messy: bool,
     },
 }
@@ -44,8 +53,24 @@ struct Member {
     /// The first eight bytes of what the name says: most names differ there.
     head: u64,
     /// Name and value, in the output.
-    text: Range<usize>,
+    piece: Piece,
     is_null: bool,
+}
+
+/// A member in the output: its name and value.
+#[derive(Clone)]
+struct Piece {
+    text: Range<usize>,
+    /// Whether a messy object is in it.
+    is_messy: bool,
+}
+
+/// A large object whose members must be put in order once the walk is over.
+struct Messy {
+    /// All its members, in the output.
+    text: Range<usize>,
+    /// Those that count, in `pieces`, sorted.
+    pieces: Range<usize>,
 }
 
 impl Member {
@@ -89,6 +114,8 @@ pub(super) fn canonical(input: &[u8], keep: Option<&[&str]>) -> Result<String, R
         open: Vec::new(),
         members: Vec::new(),
         ordered: Vec::new(),
+        messy: Vec::new(),
+        pieces: Vec::new(),
         keep,
     };
     walk.skip_space();
@@ -101,7 +128,7 @@ pub(super) fn canonical(input: &[u8], keep: Option<&[&str]>) -> Result<String, R
         return Err(invalid(walk.at, "something follows the document"));
     }
     walk.flush(walk.at);
-    Ok(String::from_utf8(walk.out).expect("pieces of UTF-8 text"))
+    Ok(String::from_utf8(walk.in_order()).expect("pieces of UTF-8 text"))
 }
 
 impl Walk<'_> {
@@ -265,7 +292,8 @@ impl Walk<'_> {
         self.at += 1;
         self.skip_space();
         let is_null = self.peek() == Some(b'n');
-        let mut member = Member { name, is_escaped, head: 0, text: text..text, is_null };
+        let piece = Piece { text: text..text, is_messy: false };
+        let mut member = Member { name, is_escaped, head: 0, piece, is_null };
         member.head = head(&member.said(self.input));
         if is_null || !self.is_in_order(&member) || !self.is_kept(&member) {
             self.mark_messy();
@@ -300,8 +328,7 @@ impl Walk<'_> {
     fn after_value(&mut self) -> Result<Expect, Refusal> {
         let in_object = matches!(self.open.last(), Some(Open::Object { .. }));
         if in_object {
-            let end = self.position();
-            self.members.last_mut().expect("a value in an object has a member").text.end = end;
+            self.end_member();
         }
         self.skip_space();
         match (self.peek(), in_object) {
@@ -324,38 +351,107 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
+    fn end_member(&mut self) {
+        let end = self.position();
+        let member = self.members.last_mut().expect("a value in an object has a member");
+        member.piece.text.end = end;
+        let latest = self.messy.last();
+        member.piece.is_messy = latest.is_some_and(|it| it.text.start > member.piece.text.start);
+    }
+
     fn close_object(&mut self) {
         let Some(Open::Object { start, first, messy }) = self.open.last() else {
             unreachable!("the caller saw an object")
         };
         let (start, first, messy) = (*start, *first, *messy);
         if messy {
-            self.flush(self.at);
-            self.put_in_order(start, first);
+            // Stable, so of equal names the last stays the last.
+            let input = self.input;
+            self.members[first..].sort_by(|left, right| left.cmp(right, input));
+            if self.position() - start <= SMALL {
+                self.put_in_order(start, first);
+            } else {
+                self.note_order(start, first);
+            }
         }
         self.open.pop();
         self.members.truncate(first);
         self.at += 1;
     }
 
-    /// Rewrites the members of the object that closes: sorted, the last of equals, no nulls.
-    fn put_in_order(&mut self, start: usize, first: usize) {
-        let input = self.input;
-        // Stable, so of equal names the last stays the last.
-        self.members[first..].sort_by(|left, right| left.cmp(right, input));
-        self.ordered.clear();
+    /// The sorted members that count: the last of equals, no nulls.
+    fn counted(&self, first: usize) -> impl Iterator<Item = &Piece> {
         let members = &self.members[first..];
-        for (position, member) in members.iter().enumerate() {
-            let next = members.get(position + 1);
-            let is_last = next.is_none_or(|next| next.cmp(member, input).is_ne());
-            if is_last && !member.is_null && self.is_kept(member) {
-                if !self.ordered.is_empty() {
-                    self.ordered.push(b',');
-                }
-                self.ordered.extend_from_slice(&self.out[member.text.clone()]);
+        let counts = move |(position, member): &(usize, &Member)| {
+            let next: Option<&Member> = members.get(position + 1);
+            let is_last = next.is_none_or(|next| next.cmp(member, self.input).is_ne());
+            is_last && !member.is_null && self.is_kept(member)
+        };
+        members.iter().enumerate().filter(counts).map(|(_, member)| &member.piece)
+    }
+
+    /// Rewrites the members of a small object in its place.
+    fn put_in_order(&mut self, start: usize, first: usize) {
+        self.flush(self.at);
+        let mut ordered = std::mem::take(&mut self.ordered);
+        ordered.clear();
+        for piece in self.counted(first) {
+            if !ordered.is_empty() {
+                ordered.push(b',');
             }
+            ordered.extend_from_slice(&self.out[piece.text.clone()]);
         }
         self.out.truncate(start);
-        self.out.extend_from_slice(&self.ordered);
+        self.out.extend_from_slice(&ordered);
+        self.ordered = ordered;
+    }
+
+    /// Notes the members of a large object for the end.
+    fn note_order(&mut self, start: usize, first: usize) {
+        let before = self.pieces.len();
+        let pieces: Vec<Piece> = self.counted(first).cloned().collect();
+        self.pieces.extend(pieces);
+        let text = start..self.position();
+        self.messy.push(Messy { text, pieces: before..self.pieces.len() });
+    }
+
+    /// The output with every object in order.
+    fn in_order(mut self) -> Vec<u8> {
+        if self.messy.is_empty() {
+            return self.out;
+        }
+        self.messy.sort_unstable_by_key(|object| object.text.start);
+        let mut ordered = Vec::with_capacity(self.out.len());
+        self.copy(0..self.out.len(), &mut ordered);
+        ordered
+    }
+
+    /// Copies a part of the output in order. Calls itself as deep as objects nest, which is limited.
+    fn copy(&self, text: Range<usize>, ordered: &mut Vec<u8>) {
+        // Behind `at`: an object begins where its first member does, and is not inside of it.
+        let from = |at: usize| self.messy.partition_point(|object| object.text.start <= at);
+        let mut at = text.start;
+        let mut next = from(at);
+        while let Some(object) = self.messy.get(next).filter(|it| it.text.start < text.end) {
+            ordered.extend_from_slice(&self.out[at..object.text.start]);
+            for (position, piece) in self.pieces[object.pieces.clone()].iter().enumerate() {
+                if position > 0 {
+                    ordered.push(b',');
+                }
+                if piece.is_messy {
+                    self.copy(piece.text.clone(), ordered);
+                } else {
+                    ordered.extend_from_slice(&self.out[piece.text.clone()]);
+                }
+            }
+            at = object.text.end;
+            next += 1;
+            // The objects inside of this one are done.
+            if self.messy.get(next).is_some_and(|it| it.text.start < at) {
+                next = from(at);
+            }
+        }
+        ordered.extend_from_slice(&self.out[at..text.end]);
     }
 }

@@ -269,3 +269,30 @@ fn a_hundred_thousand_members_in_reverse_order_are_sorted() {
     reversed.reverse();
     assert_eq!(accepted(&format!("{{{}}}", reversed.join(" , "))), sorted);
 }
+
+/// Each of 126 nested objects was rewritten when it closed, with all that was in it: one MiB of short
+/// exponents took seven seconds.
+#[test]
+fn nested_objects_out_of_order_cost_no_more_than_their_size() {
+    let list = format!("[{}1]", "1e511,".repeat(2_000));
+    let long = format!("[{}1]", format!("1{},", "0".repeat(511)).repeat(2_000));
+    let input = format!("{}{list}{}", r#"{"b":0,"a":"#.repeat(126), "}".repeat(126));
+    let output = format!("{}{long}{}", r#"{"a":"#.repeat(126), r#","b":0}"#.repeat(126));
+    assert_eq!(accepted(&input), output);
+}
+
+#[test]
+fn objects_out_of_order_inside_of_dropped_moved_and_repeated_members_come_out_right() {
+    let cases = [
+        (r#"{"b":{"d":1,"c":2},"a":{"f":1,"e":2}}"#, r#"{"a":{"e":2,"f":1},"b":{"c":2,"d":1}}"#),
+        (r#"{"a":{"d":1,"c":2},"a":[{"f":1,"e":2},3]}"#, r#"{"a":[{"e":2,"f":1},3]}"#),
+        (
+            r#"[{"b":[{"y":1,"x":{"q":null}}],"a":0},{"d":1,"c":{}}]"#,
+            r#"[{"a":0,"b":[{"x":{},"y":1}]},{"c":{},"d":1}]"#,
+        ),
+        (r#"{"a":{"c":{"e":1,"d":2},"b":null},"z":1}"#, r#"{"a":{"c":{"d":2,"e":1}},"z":1}"#),
+    ];
+    for (input, output) in cases {
+        assert_eq!(accepted(input), output);
+    }
+}

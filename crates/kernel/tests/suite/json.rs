@@ -49,6 +49,19 @@ impl Tree {
         }
     }
 
+    /// The same with a long member in every object, for readers that treat large objects otherwise.
+    pub(crate) fn grown(self) -> Self {
+        match self {
+            Self::Object(members) => {
+                let grown = members.into_iter().map(|(name, value)| (name, value.grown()));
+                let long = ("long".to_owned(), Self::Text("x".repeat(5_000)));
+                Self::Object(grown.chain([long]).collect())
+            }
+            Self::List(items) => Self::List(items.into_iter().map(Self::grown).collect()),
+            leaf @ (Self::Null | Self::Bool(_) | Self::Number(_) | Self::Text(_)) => leaf,
+        }
+    }
+
     /// One of the many spellings: space, escapes, number forms, and the order of members.
     pub(crate) fn spelled(&self, dice: &mut Dice) -> String {
         let text = match self {

@@ -153,12 +153,14 @@ proptest! {
         tree in tree(),
         seeds in any::<[u64; 2]>(),
     ) {
-        let expected = tree.canonical();
-        for seed in seeds {
-            let spelled = tree.spelled(&mut Dice(seed));
-            prop_assert_eq!(canonical(spelled.as_bytes()).unwrap(), expected.as_str(), "{}", spelled);
+        for tree in [tree.clone(), tree.grown()] {
+            let expected = tree.canonical();
+            for seed in seeds {
+                let spelled = tree.spelled(&mut Dice(seed));
+                prop_assert_eq!(canonical(spelled.as_bytes()).unwrap(), expected.as_str(), "{}", spelled);
+            }
+            prop_assert_eq!(canonical(expected.as_bytes()).unwrap(), expected);
         }
-        prop_assert_eq!(canonical(expected.as_bytes()).unwrap(), expected);
     }
 
     #[test]
