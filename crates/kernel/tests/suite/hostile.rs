@@ -127,6 +127,7 @@ fn half_a_surrogate_pair_is_refused_in_keys_and_values() {
         r"\ud800\n",
         r"\ud800\ud800",
         r"\udc00\ud800",
+        r"\udc00\udc00",
         r"\ud800\u0041",
         r"\uDBFF",
         r"\udfff",

@@ -136,6 +136,8 @@ fn a_success_or_a_retryable_failure_under_cancel_also_ends_cancelled() {
         world.report(report);
         assert_eq!(world.job.state, JobState::Cancelled, "never SUCCEEDED or FAILED_FINAL");
         assert_eq!(world.step_states(), [step, StepState::Cancelled]);
+        let retries = world.trace.iter().filter(|(_, _, s)| *s == StepState::FailedRetry);
+        assert_eq!(retries.count(), 0, "it may not restart, so it never waits for a retry");
         assert_eq!((world.job.semaphore.get(), world.completions), (0, 1));
     }
 }

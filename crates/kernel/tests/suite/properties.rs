@@ -280,6 +280,44 @@ proptest! {
 }
 
 #[test]
+fn an_adaptive_target_shrinks_when_behind_and_grows_when_idle_and_never_leaves_its_range() {
+    let base = PlanConfig {
+        target_cost: 60.0,
+        max_cost: 80,
+        max_bytes: 1,
+        max_span: 1,
+        min_entries: 1,
+        max_entries: 1,
+        adaptive: true,
+        shrink: 0.5,
+        grow: 1.5,
+        commit_lag_soft: 8,
+        buffered_bytes_soft: 100,
+    };
+    let target = |config: &PlanConfig, commit_lag, buffered_bytes, util| {
+        config.target_for(Some(&Snapshot { commit_lag, buffered_bytes, util }))
+    };
+    let cases = [
+        ((9, 0, 0.0), 30.0),   // lag above soft
+        ((8, 0, 0.9), 60.0),   // equal is not above
+        ((0, 101, 0.0), 30.0), // bytes above soft
+        ((0, 100, 0.9), 60.0),
+        ((4, 0, 0.54), 80.0), // idle: 90 within the cap
+        ((5, 0, 0.0), 60.0),  // more lag than half of soft
+        ((0, 0, 0.55), 60.0), // busy enough
+    ];
+    for ((lag, bytes, util), expected) in cases {
+        let found = target(&base, lag, bytes, util);
+        assert!((found - expected).abs() < 1e-9, "{lag} {bytes} {util}: {found}");
+    }
+    let tight = PlanConfig { commit_lag_soft: 1, target_cost: 1.0, ..base };
+    assert!((target(&tight, 1, 0, 0.0) - 1.5).abs() < 1e-9, "a lag of 1 is always idle enough");
+    assert!((target(&tight, 2, 0, 0.0) - 1.0).abs() < 1e-9, "never below 1");
+    let fixed = PlanConfig { adaptive: false, ..base };
+    assert!((target(&fixed, 99, 999, 0.0) - 60.0).abs() < 1e-9);
+}
+
+#[test]
 fn r35_a_plan_hash_is_stable_and_every_field_of_the_config_changes_it() {
     let base = PlanConfig {
         target_cost: 30.0,

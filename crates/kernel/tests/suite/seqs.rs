@@ -322,6 +322,7 @@ fn a_reclaimed_dispatch_is_free_again_and_counts_no_retry() {
     batch.slots[0] = held;
     let Reclaim::Freed(free) = batch.reclaim(0, 5, 0) else { panic!("it has expired") };
     assert_eq!((free.state, free.attempts, free.lease.owner), (Dispatched, 0, NOBODY));
+    assert_eq!(free.lease.generation, held.lease.generation + 1, "a stranger from now on");
     assert_eq!(free.start(held.lease, at(0)).unwrap_err().code(), Code::SeqStaleOwner);
     batch.slots[0] = free;
     assert_eq!(batch.reclaim(0, 5000, 0), Reclaim::Keep, "nobody holds it");

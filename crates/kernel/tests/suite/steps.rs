@@ -76,6 +76,8 @@ fn t4_an_ack_with_another_lease_is_stale() {
     let mut world = awaiting();
     let forged = Fence { lease_id: LeaseId(4711), ..world.fence() };
     refused(&mut world, Code::StaleFence, |world| world.ack(forged));
+    let other_attempt = Fence { attempt_no: 2, ..world.fence() };
+    refused(&mut world, Code::StaleFence, |world| world.ack(other_attempt));
 }
 
 #[test]
