@@ -216,14 +216,15 @@ impl Slot {
         at: At,
     ) -> Result<AfterFailure, Refusal> {
         let ended = self.moved(SeqTrigger::Fail, owner, at)?;
-        let again = class.is_retryable()
+        let may_retry = class.is_retryable()
             && !rules.cancelled
             && rules.budget.remains(u32::from(self.attempts));
-        if !again {
+        // A count that is full ends the seq: if it stood still the budget would never be used up.
+        let Some(attempts) = self.attempts.checked_add(1).filter(|_| may_retry) else {
             return Ok(AfterFailure::Final(ended.released()));
-        }
+        };
         let waiting = ended.moved(SeqTrigger::Retry, owner, at)?.freed();
-        Ok(AfterFailure::Retry(Self { attempts: self.attempts.saturating_add(1), ..waiting }))
+        Ok(AfterFailure::Retry(Self { attempts, ..waiting }))
     }
 
     /// The lease is over, and whoever held it is recognised if it comes back with a second outcome.

@@ -198,6 +198,18 @@ fn the_budget_is_used_up_after_max_retries() {
     assert_eq!(batch.slot(0).attempts, 2);
 }
 
+/// The count stood still at its end, so a larger budget was never used up.
+#[test]
+fn a_budget_beyond_what_the_count_can_hold_ends_with_the_count() {
+    let mut batch = Batch::in_flight();
+    batch.rules.budget.max_retries = u32::MAX;
+    batch.slots[0].attempts = u16::MAX - 1;
+    assert!(matches!(batch.fail(0, ErrorClass::RetryableTransient), AfterFailure::Retry(_)));
+    batch.begin(0);
+    assert!(matches!(batch.fail(0, ErrorClass::RetryableTransient), AfterFailure::Final(_)));
+    assert_eq!(batch.slot(0).attempts, u16::MAX);
+}
+
 #[test]
 fn s12_a_non_retryable_class_ends_the_seq_at_once() {
     for class in ErrorClass::ALL {
