@@ -366,14 +366,7 @@ impl Walk<'_> {
         };
         let (start, first, messy) = (*start, *first, *messy);
         if messy {
-            // Stable, so of equal names the last stays the last.
-            let input = self.input;
-            self.members[first..].sort_by(|left, right| left.cmp(right, input));
-            if self.position() - start <= SMALL {
-                self.put_in_order(start, first);
-            } else {
-                self.note_order(start, first);
-            }
+            self.put_in_order(start, first);
         }
         self.open.pop();
         self.members.truncate(first);
@@ -391,8 +384,20 @@ impl Walk<'_> {
         members.iter().enumerate().filter(counts).map(|(_, member)| &member.piece)
     }
 
-    /// Rewrites the members of a small object in its place.
+    /// Sorts the members of the object that closes.
     fn put_in_order(&mut self, start: usize, first: usize) {
+        let input = self.input;
+        // Stable, so of equal names the last stays the last.
+        self.members[first..].sort_by(|left, right| left.cmp(right, input));
+        if self.position() - start <= SMALL {
+            self.rewrite(start, first);
+        } else {
+            self.note_order(start, first);
+        }
+    }
+
+    /// Rewrites the members of a small object in its place.
+    fn rewrite(&mut self, start: usize, first: usize) {
         self.flush(self.at);
         let mut ordered = std::mem::take(&mut self.ordered);
         ordered.clear();
