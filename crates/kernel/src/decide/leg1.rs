@@ -18,12 +18,15 @@ pub enum Entry {
     Replay(ActivityLedger),
 }
 
-/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`].
+/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`]; a replay
+/// has nothing left to fail, so there it is acknowledged without being counted.
 #[inline]
 pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
-    let done = attempt.ledger.leg1_complete();
-    let entered = attempt.ledger.enter_leg1()?;
-    Ok(if done { Entry::Replay(entered) } else { Entry::Work(entered) })
+    let entered = attempt.ledger.enter_leg1();
+    if attempt.ledger.leg1_complete() {
+        return Ok(Entry::Replay(entered.unwrap_or(attempt.ledger)));
+    }
+    entered.map(Entry::Work)
 }
 
 /// The work of Leg1.
@@ -58,7 +61,9 @@ pub struct Dispatch {
 /// Does the work of Leg1 for an attempt that has entered.
 #[inline]
 pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<Leg1, Refusal> {
-    expect_current(job, attempt)?;
+    job.expect_current(attempt)?;
+    // Only an attempt that waits for its directive: one that has it ends by its own message.
+    let step = attempt.state.on(dispatch_trigger(attempt))?;
     if job.state == JobState::Cancelling {
         let ledger = attempt.ledger.complete_leg1()?.enter_leg2()?;
         let ending =
@@ -67,7 +72,7 @@ pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<L
     }
     Ok(Leg1::Dispatch(Dispatch {
         job: first_dispatch(job)?,
-        step: attempt.state.on(dispatch_trigger(attempt))?,
+        step,
         lease,
         ledger: attempt.ledger.complete_leg1()?,
         outbox: OutboxState::machine().initial,
@@ -95,7 +100,7 @@ pub fn fail(
     lease: NewLease,
     code: Code,
 ) -> Result<Leg1Failure, Refusal> {
-    expect_current(job, attempt)?;
+    job.expect_current(attempt)?;
     let ledger = attempt.ledger.complete_leg1()?;
     let dispatch = Dispatch {
         job: first_dispatch(job)?,
@@ -109,17 +114,6 @@ pub fn fail(
     let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
     let outbox = dispatch.outbox.on(OutboxTrigger::Leg1Failed)?;
     Ok(Leg1Failure { dispatch, outbox, ledger, ending })
-}
-
-/// The step named must be the one whose turn it is; a closed job has none.
-fn expect_current(job: &JobRow, attempt: &AttemptRow) -> Result<(), Refusal> {
-    if attempt.step_index == job.current_step && !job.state.is_terminal() {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::StepNotCurrent)
-        .with("step_index", attempt.step_index)
-        .with("current_step_index", job.current_step)
-        .with("job_state", job.state.name()))
 }
 
 fn first_dispatch(job: &JobRow) -> Result<Option<Change<JobState>>, Refusal> {
@@ -190,7 +184,8 @@ pub fn publish_failed(
     expected_version: u64,
     terms: Terms<'_>,
 ) -> Result<Publish, Refusal> {
-    let outbox = open_outbox(attempt, expected_version)?;
+    // Asked of the table even if the row stays PENDING: a closed row takes no further failures.
+    let outbox = open_outbox(attempt, expected_version)?.on(OutboxTrigger::PublishFailedLast)?;
     let publish_attempts = attempt.publish_attempts + 1;
     if publish_attempts < terms.policy.max_publish_attempts {
         let not_before = terms.now + terms.policy.dispatch.after(publish_attempts);
@@ -199,7 +194,7 @@ pub fn publish_failed(
     let ledger = attempt.ledger.enter_leg2()?;
     let kind = EndingKind::PublishFailed;
     let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
-    Ok(Publish::Failed { outbox: outbox.on(OutboxTrigger::PublishFailedLast)?, ledger, ending })
+    Ok(Publish::Failed { outbox, ledger, ending })
 }
 
 /// A row that waits to be published while `newest`, a later attempt of its step, exists already.

@@ -96,13 +96,13 @@ impl Slot {
         if self.state == SeqState::Dispatched && self.lease.owner == NOBODY {
             return Ok(Self { lease, ..self });
         }
-        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, at)? })
+        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, owner, at)? })
     }
 
     /// The owner begins.
     #[inline]
     pub fn start(self, lease: Lease, at: At) -> Result<Self, Refusal> {
-        self.held_by(lease, at)?.moved(SeqTrigger::Start, at)
+        self.held_by(lease, at)?.moved(SeqTrigger::Start, lease.owner, at)
     }
 
     /// The owner has an outcome other than a failure.
@@ -112,7 +112,7 @@ impl Slot {
             Outcome::Success => SeqTrigger::Succeed,
             Outcome::Skip => SeqTrigger::Skip,
         };
-        Ok(self.held_by(lease, at)?.moved(trigger, at)?.released())
+        Ok(self.held_by(lease, at)?.moved(trigger, lease.owner, at)?.released())
     }
 
     /// The owner's attempt failed: another dispatch if class, budget and latch allow it.
@@ -123,7 +123,7 @@ impl Slot {
         rules: FailRules,
         at: At,
     ) -> Result<AfterFailure, Refusal> {
-        self.held_by(lease, at)?.failed(class, rules, at)
+        self.held_by(lease, at)?.failed(class, rules, lease.owner, at)
     }
 
     /// Whether a heartbeat under this lease counts. It is not a transition.
@@ -145,7 +145,8 @@ impl Slot {
         match self.state {
             SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
             SeqState::InFlight if expired => {
-                self.failed(ErrorClass::LeaseExpired, rules, at).map(Reclaim::Failed)
+                let owner = self.lease.owner;
+                self.failed(ErrorClass::LeaseExpired, rules, owner, at).map(Reclaim::Failed)
             }
             SeqState::Unseen
             | SeqState::Dispatched
@@ -163,7 +164,7 @@ impl Slot {
     pub fn cancel(self, canceller: u16, at: At) -> Result<Self, Refusal> {
         let seen =
             if self.state == SeqState::Unseen { self.dispatch(canceller, at)? } else { self };
-        Ok(seen.moved(SeqTrigger::Cancel, at)?.freed())
+        Ok(seen.moved(SeqTrigger::Cancel, canceller, at)?.freed())
     }
 
     /// The commit lane passes the seq. Again is a no-op; any other seq than the cursor is refused.
@@ -175,13 +176,16 @@ impl Slot {
         if at.seq != cursor {
             return Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor));
         }
-        self.moved(SeqTrigger::Commit, at)
+        self.moved(SeqTrigger::Commit, self.lease.owner, at)
     }
 
     #[inline]
     fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
-        let owner_holds = self.lease.owner == lease.owner || self.lease.owner == NOBODY;
-        if self.lease.generation == lease.generation && owner_holds {
+        // An outcome has released its owner; the generation alone still tells who had it.
+        let released = self.lease.owner == NOBODY && self.has_outcome();
+        let owner_holds = self.lease.owner == lease.owner || released;
+        let is_somebody = lease.owner != NOBODY;
+        if is_somebody && owner_holds && self.lease.generation == lease.generation {
             return Ok(self);
         }
         Err(refuse(Code::SeqStaleOwner, at)
@@ -191,16 +195,36 @@ impl Slot {
             .with("holder_generation", self.lease.generation))
     }
 
-    fn failed(self, class: ErrorClass, rules: FailRules, at: At) -> Result<AfterFailure, Refusal> {
-        let ended = self.moved(SeqTrigger::Fail, at)?;
-        let again = class.is_retryable()
+    /// Whether an attempt of the seq has come to an end that is final.
+    #[inline]
+    fn has_outcome(self) -> bool {
+        match self.state {
+            SeqState::Unseen | SeqState::Dispatched | SeqState::InFlight => false,
+            SeqState::TerminalSuccess
+            | SeqState::TerminalSkip
+            | SeqState::TerminalFail
+            | SeqState::TerminalCancel
+            | SeqState::Committed => true,
+        }
+    }
+
+    fn failed(
+        self,
+        class: ErrorClass,
+        rules: FailRules,
+        owner: u16,
+        at: At,
+    ) -> Result<AfterFailure, Refusal> {
+        let ended = self.moved(SeqTrigger::Fail, owner, at)?;
+        let may_retry = class.is_retryable()
             && !rules.cancelled
             && rules.budget.remains(u32::from(self.attempts));
-        if !again {
+        // A count that is full ends the seq: if it stood still the budget would never be used up.
+        let Some(attempts) = self.attempts.checked_add(1).filter(|_| may_retry) else {
             return Ok(AfterFailure::Final(ended.released()));
-        }
-        let waiting = ended.moved(SeqTrigger::Retry, at)?.freed();
-        Ok(AfterFailure::Retry(Self { attempts: self.attempts.saturating_add(1), ..waiting }))
+        };
+        let waiting = ended.moved(SeqTrigger::Retry, owner, at)?.freed();
+        Ok(AfterFailure::Retry(Self { attempts, ..waiting }))
     }
 
     /// The lease is over, and whoever held it is recognised if it comes back with a second outcome.
@@ -215,13 +239,14 @@ impl Slot {
         Self { lease: Lease { owner: NOBODY, generation }, ..self }
     }
 
+    /// The table's move. `owner` is who makes it: a released slot has forgotten its own.
     #[inline]
-    fn moved(self, trigger: SeqTrigger, at: At) -> Result<Self, Refusal> {
+    fn moved(self, trigger: SeqTrigger, owner: u16, at: At) -> Result<Self, Refusal> {
         match self.state.on(trigger) {
             Ok(change) => Ok(Self { state: change.to(), ..self }),
             Err(illegal) => Err(illegal
                 .with("seq", at.seq)
-                .with("owner", u32::from(self.lease.owner))
+                .with("owner", u32::from(owner))
                 .with("wall_ms", at.wall_ms)),
         }
     }
