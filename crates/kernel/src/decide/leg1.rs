@@ -2,9 +2,10 @@
 //!
 //! Entry commits on its own. The work of Leg1 (fence, outbox row, states) commits with digit 4.
 
-use super::rows::{AttemptRow, Ending, EndingKind, JobRow, NewLease, Terms, expect_version};
+use super::leg2::{self, Entered};
+use super::rows::{AttemptRow, EndingKind, JobRow, NewLease, Terms, expect_version};
 use crate::error::{Code, Refusal};
-use crate::ledger::{ActivityLedger, GuidLedger};
+use crate::ledger::ActivityLedger;
 use crate::machine::{Change, State};
 use crate::machines::{JobState, JobTrigger, OutboxState, OutboxTrigger, StepState, StepTrigger};
 use crate::retry::Millis;
@@ -34,13 +35,10 @@ pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
 pub enum Leg1 {
     /// Write the directive.
     Dispatch(Dispatch),
-    /// The job is being cancelled: no directive; this message ends the attempt.
-    Cancelled {
-        /// With digit 4 and the message's Leg2 entry.
-        ledger: ActivityLedger,
-        /// The `cancel` message.
-        ending: Ending,
-    },
+    /// The job is being cancelled: no directive; this `cancel` message ends the attempt.
+    Cancelled(Entered),
+    /// The step can never run: the directive is written and closed, and a message ends the attempt.
+    Failed(Leg1Failure),
 }
 
 /// A directive is written: fence, outbox row and states, in one commit.
@@ -64,19 +62,13 @@ pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<L
     job.expect_current(attempt)?;
     // Only an attempt that waits for its directive: one that has it ends by its own message.
     let step = attempt.state.on(dispatch_trigger(attempt))?;
+    let ledger = attempt.ledger.complete_leg1()?;
     if job.state == JobState::Cancelling {
-        let ledger = attempt.ledger.complete_leg1()?.enter_leg2()?;
-        let ending =
-            Ending { kind: EndingKind::Cancel, guid: GuidLedger::seeded(ledger), content: None };
-        return Ok(Leg1::Cancelled { ledger, ending });
+        let done = AttemptRow { ledger, ..*attempt };
+        return leg2::enter(&done, EndingKind::Cancel, None).map(Leg1::Cancelled);
     }
-    Ok(Leg1::Dispatch(Dispatch {
-        job: first_dispatch(job)?,
-        step,
-        lease,
-        ledger: attempt.ledger.complete_leg1()?,
-        outbox: OutboxState::machine().initial,
-    }))
+    let outbox = OutboxState::machine().initial;
+    Ok(Leg1::Dispatch(Dispatch { job: first_dispatch(job)?, step, lease, ledger, outbox }))
 }
 
 /// A failure that Leg1 found, walked through legal states in one commit.
@@ -86,34 +78,26 @@ pub struct Leg1Failure {
     pub dispatch: Dispatch,
     /// PENDING > FAILED_FINAL, with the code as its reason.
     pub outbox: Change<OutboxState>,
-    /// With digit 4 and the message's Leg2 entry.
-    pub ledger: ActivityLedger,
     /// The message that ends the attempt.
-    pub ending: Ending,
+    pub entered: Entered,
 }
 
 /// Ends an attempt whose Leg1 can never succeed: a ceiling, an expression, a schema. At the ceiling of
-/// entries the ledger is taken as it is, since no further entry fits.
+/// entries the ledger is taken as it is, since no further entry fits. A cancel comes before a failure.
 pub fn fail(
     job: &JobRow,
     attempt: &AttemptRow,
     lease: NewLease,
     code: Code,
-) -> Result<Leg1Failure, Refusal> {
-    job.expect_current(attempt)?;
-    let ledger = attempt.ledger.complete_leg1()?;
-    let dispatch = Dispatch {
-        job: first_dispatch(job)?,
-        step: attempt.state.on(dispatch_trigger(attempt))?,
-        lease,
-        ledger,
-        outbox: OutboxState::machine().initial,
+) -> Result<Leg1, Refusal> {
+    let dispatch = match dispatch(job, attempt, lease)? {
+        Leg1::Dispatch(dispatch) => dispatch,
+        other @ (Leg1::Cancelled(_) | Leg1::Failed(_)) => return Ok(other),
     };
-    let ledger = ledger.enter_leg2()?;
-    let kind = EndingKind::Leg1Failed(code);
-    let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
     let outbox = dispatch.outbox.on(OutboxTrigger::Leg1Failed)?;
-    Ok(Leg1Failure { dispatch, outbox, ledger, ending })
+    let done = AttemptRow { ledger: dispatch.ledger, ..*attempt };
+    let entered = leg2::enter(&done, EndingKind::Leg1Failed(code), None)?;
+    Ok(Leg1::Failed(Leg1Failure { dispatch, outbox, entered }))
 }
 
 fn first_dispatch(job: &JobRow) -> Result<Option<Change<JobState>>, Refusal> {
@@ -154,10 +138,8 @@ pub enum Publish {
     Failed {
         /// PENDING > FAILED_FINAL.
         outbox: Change<OutboxState>,
-        /// With the message's Leg2 entry.
-        ledger: ActivityLedger,
         /// The `publish failed` message.
-        ending: Ending,
+        entered: Entered,
     },
     /// The step has moved on: close the row, publish nothing.
     Superseded(Change<OutboxState>),
@@ -191,17 +173,15 @@ pub fn publish_failed(
         let not_before = terms.now + terms.policy.dispatch.after(publish_attempts);
         return Ok(Publish::Again { publish_attempts, not_before });
     }
-    let ledger = attempt.ledger.enter_leg2()?;
-    let kind = EndingKind::PublishFailed;
-    let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
-    Ok(Publish::Failed { outbox, ledger, ending })
+    let entered = leg2::enter(attempt, EndingKind::PublishFailed, None)?;
+    Ok(Publish::Failed { outbox, entered })
 }
 
-/// A row that waits to be published while `newest`, a later attempt of its step, exists already.
+/// What to do with a row that waits to be published while `newest` is the step's newest attempt:
+/// nothing if it is that attempt, or if it is published or closed already.
 pub fn superseded(row: &AttemptRow, newest: &AttemptRow) -> Result<Option<Publish>, Refusal> {
-    let is_newest = row.attempt_no == newest.attempt_no;
     match row.outbox {
-        Some(outbox) if !is_newest => {
+        Some(outbox) if row.attempt_no != newest.attempt_no && !outbox.is_terminal() => {
             outbox.on(OutboxTrigger::Superseded).map(Publish::Superseded).map(Some)
         }
         Some(_) | None => Ok(None),

@@ -1,4 +1,5 @@
-//! The rows that decisions look at: a job, and the newest attempt of one of its steps.
+//! The rows that decisions look at: a job, and an attempt of one of its steps. A callback is answered from
+//! the newest attempt that has a lease: while a retry waits, that is still the one before it.
 
 use crate::error::{Code, Refusal};
 use crate::keys::Hash;

@@ -312,3 +312,15 @@ fn steps_behind_a_final_failure_stay_pending() {
     world.play(5, acks_only);
     assert_eq!(world.job.attempts_total, 1);
 }
+
+#[test]
+fn a_failure_that_leg1_finds_in_a_cancelling_job_is_a_cancel_without_a_directive() {
+    let mut world = World::new(2);
+    world.enter_leg1().unwrap();
+    world.cancel().unwrap();
+    world.fail_leg1(Code::Leg1AttemptsExhausted).unwrap();
+    assert_eq!(world.job.attempts_total, 0);
+    assert_eq!(world.attempts[0].row.outbox, None);
+    world.finish(Dies::Never).unwrap();
+    assert_eq!(world.job.state, JobState::Cancelled);
+}

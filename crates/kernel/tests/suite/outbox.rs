@@ -94,5 +94,7 @@ fn a_pending_row_of_an_attempt_that_is_no_longer_the_newest_closes_unpublished()
         Some(Publish::Superseded(change)) => assert_eq!(change.to(), OutboxState::FailedFinal),
         other => panic!("{other:?}"),
     }
+    let sent = sprag_kernel::decide::rows::AttemptRow { outbox: Some(OutboxState::Sent), ..row };
+    assert_eq!(leg1::superseded(&sent, &row.successor()).unwrap(), None, "it is out already");
     assert_eq!(leg1::superseded(&World::new(1).attempts[0].row, &row.successor()).unwrap(), None);
 }

@@ -179,25 +179,30 @@ impl World {
     pub(crate) fn work_leg1(&mut self) -> Result<(), Refusal> {
         let at = self.current();
         let lease = self.policy.lease(LeaseId(self.commits + 1000), self.now);
-        match leg1::dispatch(&self.job, &self.attempts[at].row, lease)? {
-            Leg1::Dispatch(dispatch) => self.write_dispatch(at, dispatch),
-            Leg1::Cancelled { ledger, ending } => {
-                self.write_entered(at, Entered { ledger, ending });
-            }
-        }
-        self.attempts[at].due = None;
+        let decided = leg1::dispatch(&self.job, &self.attempts[at].row, lease)?;
+        self.write_leg1(at, decided);
         Ok(())
     }
 
     pub(crate) fn fail_leg1(&mut self, code: Code) -> Result<(), Refusal> {
         let at = self.current();
         let lease = self.policy.lease(LeaseId(self.commits + 1000), self.now);
-        let failure = leg1::fail(&self.job, &self.attempts[at].row, lease, code)?;
-        self.write_dispatch(at, failure.dispatch);
-        self.attempts[at].row.outbox = Some(failure.outbox.to());
-        self.attempts[at].due = None;
-        self.write_entered(at, Entered { ledger: failure.ledger, ending: failure.ending });
+        let decided = leg1::fail(&self.job, &self.attempts[at].row, lease, code)?;
+        self.write_leg1(at, decided);
         Ok(())
+    }
+
+    fn write_leg1(&mut self, at: usize, decided: Leg1) {
+        self.attempts[at].due = None;
+        match decided {
+            Leg1::Dispatch(dispatch) => self.write_dispatch(at, dispatch),
+            Leg1::Cancelled(entered) => self.write_entered(at, entered),
+            Leg1::Failed(failure) => {
+                self.write_dispatch(at, failure.dispatch);
+                self.attempts[at].row.outbox = Some(failure.outbox.to());
+                self.write_entered(at, failure.entered);
+            }
+        }
     }
 
     fn write_dispatch(&mut self, at: usize, dispatch: leg1::Dispatch) {
@@ -238,9 +243,9 @@ impl World {
                 attempt.row.publish_attempts = publish_attempts;
                 attempt.not_before = not_before;
             }
-            Publish::Failed { outbox, ledger, ending } => {
+            Publish::Failed { outbox, entered } => {
                 attempt.row.outbox = Some(outbox.to());
-                self.write_entered(at, Entered { ledger, ending });
+                self.write_entered(at, entered);
             }
             Publish::Superseded(outbox) => attempt.row.outbox = Some(outbox.to()),
         }
