@@ -263,9 +263,8 @@ pub fn cancel(
         Begin::Wait => (Timer::Keep, false),
         Begin::CloseUnpublished { outbox, entered } => {
             changes.note(Some(outbox));
+            after = entered_into(&after, entered);
             after.attempt.outbox = Some(outbox.to());
-            after.attempt.ledger = entered.ledger;
-            after.attempt.ending = Some(entered.ending);
             (Timer::Clear, true)
         }
     };
@@ -300,22 +299,34 @@ pub fn cancel_in_leg1(held: &Held) -> Result<Entering, Refusal> {
 pub fn fail_in_leg1(held: &Held, lease_id: LeaseId, now: Millis) -> Result<Entering, Refusal> {
     let code = Code::MessagePoison;
     let lease = NewLease { id: lease_id, expires_at: now };
-    let failed = leg1::fail(&held.job, &held.attempt, lease, code)?;
+    let failed = match leg1::fail(&held.job, &held.attempt, lease, code)? {
+        Leg1::Failed(failed) => failed,
+        Leg1::Cancelled(entered) => {
+            return Ok(entering(entered_into(held, entered), None, String::new()));
+        }
+        Leg1::Dispatch(_) => return Ok((None, None)),
+    };
     let mut changes = Changes::default();
     changes.note(failed.dispatch.job);
     changes.note(Some(failed.dispatch.step));
     changes.note(Some(failed.outbox));
-    let mut after = held.clone();
+    let mut after = entered_into(held, failed.entered);
     after.job.state = failed.dispatch.job.map_or(held.job.state, |change| change.to());
     after.job.attempts_total += 1;
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    after.attempt.ledger = failed.ledger;
-    after.attempt.ending = Some(failed.ending);
     let message = code.what().to_owned();
     let error = AttemptError { code: code.name().to_owned(), message };
     Ok(entering(after, Some(error), changes.0))
+}
+
+/// The rows with the message in.
+fn entered_into(held: &Held, entered: Entered) -> Held {
+    let mut after = held.clone();
+    after.attempt.ledger = entered.ledger;
+    after.attempt.ending = Some(entered.ending);
+    after
 }
 
 fn entering(mut after: Held, error: Option<AttemptError>, changes: String) -> Entering {
