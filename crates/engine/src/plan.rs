@@ -285,14 +285,10 @@ pub type Entering = (Option<Amendment>, Option<Held>);
 pub fn cancel_in_leg1(held: &Held) -> Result<Entering, Refusal> {
     // The lease is not used: a cancelled activation gets no directive.
     let lease = NewLease { id: LeaseId(0), expires_at: 0 };
-    let Leg1::Cancelled { ledger, ending } = leg1::dispatch(&held.job, &held.attempt, lease)?
-    else {
+    let Leg1::Cancelled(entered) = leg1::dispatch(&held.job, &held.attempt, lease)? else {
         return Ok((None, None));
     };
-    let mut after = held.clone();
-    after.attempt.ledger = ledger;
-    after.attempt.ending = Some(ending);
-    Ok(entering(after, None, String::new()))
+    Ok(entering(entered_into(held, entered), None, String::new()))
 }
 
 /// Leg1 that can never succeed: the directive is written, never published, and a message ends the step.
