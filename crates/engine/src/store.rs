@@ -457,6 +457,11 @@ pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
 pub trait Store: Send + Sync + 'static {
+    /// Whether this process alone can write, so that every other engine it knows of is dead.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     /// A new life of an engine.
     fn join(&self, name: &str) -> impl Future<Output = Answer<EngineNo>> + Send;
 

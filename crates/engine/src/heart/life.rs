@@ -1,6 +1,8 @@
 //! Life: signs of it, timers, cancelled activations, and the work of the dead.
 
 use sprag_kernel::StepState;
+use std::time::Duration;
+
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
@@ -17,8 +19,9 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         let low = self.running.keys().map(|key| key.job_id).min();
         self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
-        let (store, takeover) = (self.store.clone(), self.config.takeover);
-        let timeout = u64::try_from(takeover.as_millis()).unwrap_or(u64::MAX);
+        let store = self.store.clone();
+        let timeout = if store.is_exclusive() { Duration::ZERO } else { self.config.takeover };
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.calls.spawn(async move { Done::Silent(store.silent_engines(timeout).await) });
     }
 

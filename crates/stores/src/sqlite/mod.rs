@@ -15,6 +15,7 @@ mod rows;
 mod submit;
 mod writer;
 
+use std::fs::File;
 use std::path::Path;
 
 use sprag_engine::ids::{EngineNo, JobId};
@@ -32,23 +33,37 @@ pub use open::Durability;
 /// A store in one SQLite file.
 pub struct SqliteStore {
     writer: writer::Writer,
+    /// Held by an engine, not by those who only look.
+    lock: Option<File>,
 }
 
 impl SqliteStore {
-    /// Opens or creates a store.
+    /// Opens or creates a store for an engine. Another engine process on the same file is refused.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
+        let lock = Some(open::own(path)?);
         let (connection, clock) = open::open(path, durability)?;
-        Ok(Self { writer: writer::Writer::start(connection, clock) })
+        Ok(Self { writer: writer::Writer::start(connection, clock), lock })
+    }
+
+    /// Opens a store to look at it, beside a running engine or without one.
+    pub fn look(path: &Path) -> Result<Self, StoreError> {
+        let (connection, clock) = open::open(path, Durability::Full)?;
+        Ok(Self { writer: writer::Writer::start(connection, clock), lock: None })
     }
 
     /// Opens a store whose time a test owns.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
-        let (connection, _) = open::open(path, Durability::Full)?;
-        Ok(Self { writer: writer::Writer::start(connection, clock::Clock::Test(clock)) })
+        let lock = Some(open::own(path)?);
+        let (connection, _) = open::open(path, Durability::Process)?;
+        Ok(Self { writer: writer::Writer::start(connection, clock::Clock::Test(clock)), lock })
     }
 }
 
 impl Store for SqliteStore {
+    fn is_exclusive(&self) -> bool {
+        self.lock.is_some()
+    }
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         let name = name.to_owned();
         self.writer.run(move |tx| engines::join(tx, &name)).await

@@ -1,5 +1,6 @@
 //! Opening a file: settings, schema, version.
 
+use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
@@ -30,6 +31,22 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, C
         .query_row("SELECT max(beat_at) FROM engine", [], |row| row.get(0))
         .map_err(|error| failed(&error))?;
     Ok((connection, Clock::start(latest.unwrap_or(0))))
+}
+
+/// The lock that makes this process the only engine on the file. Held as long as the store is open; the
+/// operating system lets go of it when the process dies, however it dies.
+pub(super) fn own(path: &Path) -> Result<File, StoreError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let unavailable = |error: std::io::Error| StoreError::Unavailable(error.to_string());
+    let lock = File::create(&name).map_err(unavailable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Refused(
+            Refusal::new(Code::StoreInUse).with("store", path.display().to_string()),
+        )),
+        Err(TryLockError::Error(error)) => Err(unavailable(error)),
+    }
 }
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {

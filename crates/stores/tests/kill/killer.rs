@@ -1,0 +1,106 @@
+//! The killer: starts the victim, kills it at a random moment, and starts it again; then looks at what
+//! is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sprag_engine::ids::JobId;
+use sprag_engine::store::Store;
+use sprag_kernel::JobState;
+use sprag_stores::sqlite::SqliteStore;
+
+/// How often the victim is killed. The long run sets more.
+fn kills() -> u32 {
+    std::env::var("SPRAG_KILLS").map_or(500, |kills| kills.parse().unwrap())
+}
+
+pub(crate) fn run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut accepted = BTreeSet::new();
+    let mut random = Random(0x5eed);
+    let kills = kills();
+    for round in 0..kills {
+        accepted.extend(one_life(folder.path(), round, random.below(25)));
+    }
+    let mut child = victim(folder.path()).env("SPRAG_DRAIN", "1").spawn().unwrap();
+    assert!(child.wait().unwrap().success(), "the last engine ends by itself");
+    let found = look(folder.path(), &accepted);
+    println!(
+        "{kills} kills, {} jobs accepted and succeeded, {} steps, {} of them run more than once",
+        accepted.len(),
+        found.steps,
+        found.repeated
+    );
+    assert!(accepted.len() > kills as usize, "the engine got to work between the kills");
+    println!("1 passed, 0 failed");
+}
+
+fn victim(folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("SPRAG_VICTIM", folder).stdout(Stdio::piped());
+    command
+}
+
+/// Lets a victim live for a while after its first accepted job, kills it, and returns what it accepted.
+fn one_life(folder: &Path, round: u32, millis: u64) -> BTreeSet<String> {
+    let mut child: Child = victim(folder).env("SPRAG_ROUND", round.to_string()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    std::thread::sleep(Duration::from_millis(millis));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    // The last line may be torn by the kill.
+    let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let all = std::iter::once(first.trim_end()).chain(whole.lines());
+    all.filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+struct Found {
+    steps: usize,
+    repeated: usize,
+}
+
+/// Every accepted job has succeeded, no invariant is broken, every step has had its effect.
+fn look(folder: &Path, accepted: &BTreeSet<String>) -> Found {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let store = SqliteStore::look(&folder.join("store.db")).unwrap();
+    runtime.block_on(async {
+        for job_id in accepted {
+            let job_id: JobId = job_id.parse().unwrap();
+            let job = store.job(job_id).await.unwrap();
+            let job = job.unwrap_or_else(|| panic!("accepted and lost: {job_id}"));
+            assert_eq!(job.row.state, JobState::Succeeded, "{job_id}: {:?}", job.error);
+        }
+        for check in store.audit().await.unwrap() {
+            assert_eq!(check.violations, [], "{}", check.name);
+        }
+    });
+    let log = std::fs::read_to_string(folder.join("effects.log")).unwrap();
+    let mut effects: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in log.lines() {
+        *effects.entry(line.split_once(' ').unwrap().0).or_default() += 1;
+    }
+    for job_id in accepted {
+        for step in 0..3 {
+            assert!(effects.contains_key(format!("{job_id}/{step}/0/0").as_str()), "{job_id}");
+        }
+    }
+    Found { steps: effects.len(), repeated: effects.values().filter(|count| **count > 1).count() }
+}
+
+/// A small seeded generator, so that a run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
