@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{canon, docs, ledger, machines, plan};
+use crate::commands::{canon, docs, job, ledger, machines, plan, verify};
 
 /// Sprag: a durable job engine whose state can only move forward.
 #[derive(Debug, Parser)]
@@ -30,6 +30,10 @@ pub enum Command {
     Canon(canon::CanonArgs),
     /// Cut entries from stdin into windows, and print the hash of the plan.
     Plan(plan::PlanArgs),
+    /// Look at jobs, straight in a store.
+    Job(job::JobArgs),
+    /// Audit a store: every invariant, in one snapshot.
+    Verify(verify::VerifyArgs),
     /// Write the reference pages of this very binary.
     Docs(docs::DocsArgs),
 }

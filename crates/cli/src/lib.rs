@@ -6,10 +6,12 @@
 //! | [`args`] | the command line as data |
 //! | [`commands`] | one file per command |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
+//! | [`stores`] | which store a URL names |
 
 pub mod args;
 pub mod commands;
 pub mod output;
+pub mod stores;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,8 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Ledger(args) => commands::ledger::run(&args, output),
         Command::Canon(args) => commands::canon::run(&args, output),
         Command::Plan(args) => commands::plan::run(&args, output),
+        Command::Job(args) => commands::job::run(&args, output),
+        Command::Verify(args) => commands::verify::run(&args, output),
         Command::Docs(args) => commands::docs::run(&args, output),
     }
 }

@@ -4,6 +4,7 @@ pub mod directive;
 pub mod duration;
 pub mod engine;
 pub mod envelope;
+pub mod explain;
 mod heart;
 pub mod ids;
 pub mod names;

@@ -194,6 +194,12 @@ codes! {
     MessagePoison = "MESSAGE_POISON", Rejected, 422,
         "the store refused this one row; others were not affected",
         "read the reason; the content cannot be stored as it is";
+    StoreUrlInvalid = "STORE_URL_INVALID", Rejected, 400,
+        "the store's URL is not one that this binary knows",
+        "use sqlite:PATH";
+    AuditBroken = "AUDIT_BROKEN", Corrupt, 500,
+        "the audit has found invariants that do not hold",
+        "stop the engines and read the violations; this is a bug or an edited store";
     SchemaTooNew = "SCHEMA_TOO_NEW", Unavailable, 503,
         "the store was written by a newer version that this binary does not understand",
         "use the newer binary";

@@ -2,9 +2,11 @@
 
 pub mod canon;
 pub mod docs;
+pub mod job;
 pub mod ledger;
 pub mod machines;
 pub mod plan;
+pub mod verify;
 
 use std::io::Read;
 
@@ -23,4 +25,12 @@ fn read_all(source: impl Read, what: &str, limit: u64) -> Result<Vec<u8>, Refusa
             .with("limit_bytes", limit));
     }
     Ok(bytes)
+}
+
+/// Waits for a store, on this thread.
+fn block_on<T>(answer: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime can be made")
+        .block_on(answer)
 }

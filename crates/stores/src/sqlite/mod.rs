@@ -159,6 +159,11 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
+    /// The store's time.
+    pub async fn now(&self) -> Answer<Millis> {
+        self.writer.run(|tx| Ok(tx.now.cast_unsigned())).await
+    }
+
     /// How many jobs are open.
     pub async fn open_jobs(&self) -> Answer<u64> {
         self.writer.run(read::count_open).await

@@ -1,0 +1,269 @@
+//! `sprag job`: looking at jobs, straight in a store.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use sprag_engine::explain::explain;
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{AttemptView, EventView, JobFilter, JobView, Store};
+use sprag_kernel::{Code, JobState, Refusal, State};
+use sprag_stores::sqlite::SqliteStore;
+
+use super::block_on;
+use crate::output::{Failure, Output};
+use crate::stores;
+
+/// Arguments of `sprag job`.
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    #[command(subcommand)]
+    command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobCommand {
+    /// List jobs, the newest first.
+    List(ListArgs),
+    /// Show a job and its steps.
+    Show(OneArgs),
+    /// Tell in sentences what happened, what holds the job now, and what comes next.
+    Explain(OneArgs),
+    /// Show the history of a job.
+    Events(OneArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// The store, such as sqlite:sprag.db.
+    #[arg(long, value_name = "URL")]
+    store: String,
+    /// Only of this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only in this state, such as QUEUED.
+    #[arg(long, value_parser = state)]
+    state: Option<JobState>,
+    /// At most so many.
+    #[arg(long, default_value_t = 50)]
+    limit: u32,
+    /// Go on behind this job.
+    #[arg(long, value_name = "JOB_ID")]
+    before: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// The job.
+    job_id: String,
+    /// The store, such as sqlite:sprag.db.
+    #[arg(long, value_name = "URL")]
+    store: String,
+}
+
+fn state(name: &str) -> Result<JobState, String> {
+    JobState::from_name(name).ok_or_else(|| {
+        let names: Vec<_> = JobState::machine().states.iter().map(|s| s.name()).collect();
+        format!("states are {}", names.join(", "))
+    })
+}
+
+#[derive(Serialize)]
+struct JobShape<'a> {
+    #[serde(rename = "jobId")]
+    job_id: String,
+    tenant_id: &'a str,
+    request_type: &'a str,
+    protocol_id: &'a str,
+    state: &'static str,
+    version: u64,
+    semaphore: u32,
+    current_step_index: u32,
+    attempts_total: u32,
+    error_code: Option<&'a str>,
+    error_message: Option<&'a str>,
+    created_at: u64,
+    updated_at: u64,
+    completed_at: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<StepShape<'a>>,
+}
+
+#[derive(Serialize)]
+struct StepShape<'a> {
+    #[serde(rename = "stepId")]
+    step_id: &'a str,
+    step_index: u32,
+    branch: u64,
+    turn: u32,
+    state: &'static str,
+    attempt_no: u32,
+    service: &'a str,
+    ledger: String,
+    guid: Option<String>,
+    output: Option<serde_json::Value>,
+    last_error_code: Option<&'a str>,
+    last_error_message: Option<&'a str>,
+}
+
+/// Runs `sprag job`.
+pub fn run(args: &JobArgs, output: &mut Output) -> Result<(), Failure> {
+    match &args.command {
+        JobCommand::List(args) => list(args, output),
+        JobCommand::Show(args) => show(args, output),
+        JobCommand::Explain(args) => explanation(args, output),
+        JobCommand::Events(args) => events(args, output),
+    }
+}
+
+fn list(args: &ListArgs, output: &mut Output) -> Result<(), Failure> {
+    let store = stores::look(&args.store)?;
+    let filter = JobFilter {
+        tenant_id: args.tenant.clone(),
+        state: args.state,
+        before: args.before.as_deref().map(str::parse).transpose()?,
+        limit: args.limit,
+    };
+    let jobs = block_on(store.jobs(filter)).map_err(stores::refusal)?;
+    if output.is_json() {
+        #[derive(Serialize)]
+        struct List<'a> {
+            items: Vec<JobShape<'a>>,
+            next: Option<String>,
+        }
+        let full = jobs.len() == args.limit as usize;
+        let next = jobs.last().filter(|_| full).map(|job| job.facts.job_id.to_string());
+        let items = jobs.iter().map(|job| shape(job, &[])).collect();
+        return output.json(&List { items, next });
+    }
+    for job in &jobs {
+        let error = job.error.as_ref().map_or("", |error| error.code.as_str());
+        output.line(format_args!(
+            "{}  {:12}  {:16}  {:24}  {error}",
+            job.facts.job_id,
+            job.row.state.name(),
+            job.facts.tenant_id,
+            job.facts.protocol_id
+        ))?;
+    }
+    Ok(())
+}
+
+/// A job and its attempts, or the refusal that there is none.
+fn find(store: &SqliteStore, job_id: &str) -> Result<(JobView, Vec<AttemptView>), Refusal> {
+    let job_id: JobId = job_id.parse()?;
+    let job = block_on(store.job(job_id)).map_err(stores::refusal)?;
+    let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
+    let job = job.ok_or_else(unknown)?;
+    Ok((job, block_on(store.attempts(job_id)).map_err(stores::refusal)?))
+}
+
+fn shape<'a>(job: &'a JobView, attempts: &'a [AttemptView]) -> JobShape<'a> {
+    JobShape {
+        job_id: job.facts.job_id.to_string(),
+        tenant_id: &job.facts.tenant_id,
+        request_type: &job.facts.request_type,
+        protocol_id: &job.facts.protocol_id,
+        state: job.row.state.name(),
+        version: job.row.version,
+        semaphore: job.row.semaphore.get(),
+        current_step_index: job.row.current_step,
+        attempts_total: job.row.attempts_total,
+        error_code: job.error.as_ref().map(|error| error.code.as_str()),
+        error_message: job.error.as_ref().map(|error| error.message.as_str()),
+        created_at: job.created_at,
+        updated_at: job.updated_at,
+        completed_at: job.completed_at,
+        steps: attempts.iter().map(step_shape).collect(),
+    }
+}
+
+fn step_shape(attempt: &AttemptView) -> StepShape<'_> {
+    StepShape {
+        step_id: &attempt.step_id,
+        step_index: attempt.key.step_index,
+        branch: attempt.key.branch,
+        turn: attempt.key.turn,
+        state: attempt.row.state.name(),
+        attempt_no: attempt.row.shown_attempt_no(),
+        service: &attempt.service,
+        ledger: attempt.row.ledger.to_string(),
+        guid: attempt.row.ending.map(|ending| ending.guid.to_string()),
+        output: attempt.output.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        last_error_code: attempt.error.as_ref().map(|error| error.code.as_str()),
+        last_error_message: attempt.error.as_ref().map(|error| error.message.as_str()),
+    }
+}
+
+fn show(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
+    let (job, attempts) = find(&stores::look(&args.store)?, &args.job_id)?;
+    if output.is_json() {
+        return output.json(&shape(&job, &attempts));
+    }
+    output.line(format_args!("{}  {}", job.facts.job_id, job.row.state))?;
+    output.line(format_args!(
+        "tenant {}, type {}, protocol {}, version {}, {} open, {} directives",
+        job.facts.tenant_id,
+        job.facts.request_type,
+        job.facts.protocol_id,
+        job.row.version,
+        job.row.semaphore.get(),
+        job.row.attempts_total
+    ))?;
+    for attempt in &attempts {
+        let guid = attempt.row.ending.map(|ending| ending.guid.to_string()).unwrap_or_default();
+        output.line(format_args!(
+            "  {:16} {:13} attempt {}  {}  {guid}",
+            attempt.step_id,
+            attempt.row.state.name(),
+            attempt.row.shown_attempt_no(),
+            attempt.row.ledger
+        ))?;
+    }
+    Ok(())
+}
+
+fn explanation(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
+    let store = stores::look(&args.store)?;
+    let (job, attempts) = find(&store, &args.job_id)?;
+    let now = block_on(store.now()).map_err(stores::refusal)?;
+    let explained = explain(&job, &attempts, now);
+    if output.is_json() {
+        return output.json(&explained);
+    }
+    for sentence in &explained.happened {
+        output.line(sentence)?;
+    }
+    output.line(format_args!("\nNow:  {}\nNext: {}", explained.now, explained.next))
+}
+
+fn events(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
+    let store = stores::look(&args.store)?;
+    let (job, _) = find(&store, &args.job_id)?;
+    let events = block_on(store.events(job.facts.job_id)).map_err(stores::refusal)?;
+    for event in &events {
+        event_lines(event, output)?;
+    }
+    Ok(())
+}
+
+fn event_lines(event: &EventView, output: &mut Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Shape<'a> {
+        n: u64,
+        at: u64,
+        step_index: Option<u32>,
+        attempt_no: Option<u32>,
+        changes: Vec<&'a str>,
+    }
+    if output.is_json() {
+        return output.json(&Shape {
+            n: event.n,
+            at: event.at,
+            step_index: event.attempt.map(|(step, _)| step),
+            attempt_no: event.attempt.map(|(_, attempt)| attempt),
+            changes: event.changes.split_whitespace().collect(),
+        });
+    }
+    let about =
+        event.attempt.map_or(String::new(), |(step, no)| format!("step {step} attempt {no}"));
+    output.line(format_args!("{:4}  {}  {about:20}  {}", event.n, event.at, event.changes))
+}

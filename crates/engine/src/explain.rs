@@ -1,0 +1,144 @@
+//! A job, explained from its rows: what happened, what holds it now, and what comes next and when.
+
+use serde::Serialize;
+use sprag_kernel::decide::rows::EndingKind;
+use sprag_kernel::retry::Millis;
+use sprag_kernel::{JobState, State, StepState};
+
+use crate::duration;
+use crate::store::{AttemptView, JobView};
+
+/// An explanation in sentences.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// What happened, in order.
+    pub happened: Vec<String>,
+    /// What holds the job now.
+    pub now: String,
+    /// What will happen next.
+    pub next: String,
+}
+
+/// Explains a job at the store's time `now`.
+pub fn explain(job: &JobView, attempts: &[AttemptView], now: Millis) -> Explanation {
+    let dispatched = attempts.iter().filter(|attempt| attempt.row.lease_id.is_some());
+    let mut happened: Vec<String> = vec![format!("Submitted {}.", ago(job.created_at, now))];
+    happened.extend(dispatched.map(|attempt| story(attempt, now)));
+    if let Some(completed_at) = job.completed_at {
+        happened.push(format!("The job ended {} {}.", job.row.state, ago(completed_at, now)));
+    }
+    let (now, next) = match open(job, attempts) {
+        Some(attempt) => (holds(job, attempt, now), attempt.row.ledger.next().to_owned()),
+        None => (over(job), "Nothing: the job is over.".to_owned()),
+    };
+    Explanation { happened, now, next }
+}
+
+/// The attempt whose turn it is: the newest of the current step.
+fn open<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Option<&'a AttemptView> {
+    if job.row.state.is_terminal() {
+        return None;
+    }
+    attempts.iter().rfind(|attempt| attempt.key.step_index == job.row.current_step)
+}
+
+fn story(attempt: &AttemptView, now: Millis) -> String {
+    let name = format!("Step {}, attempt {}", attempt.step_id, attempt.key.attempt_no);
+    let why = match &attempt.error {
+        Some(error) => format!(" ({}: {})", error.code, error.message),
+        None => String::new(),
+    };
+    let Some(ending) = attempt.row.ending else {
+        let since = attempt.acked_at.or(attempt.sent_at).unwrap_or(attempt.updated_at);
+        return format!("{name}: {}, since {}.", attempt.row.state, ago(since, now));
+    };
+    let how = match ending.kind {
+        EndingKind::Success => "succeeded",
+        EndingKind::Retryable => "failed, worth another attempt",
+        EndingKind::NonRetryable => "failed for good",
+        EndingKind::AckTimeout => "was not acknowledged in time",
+        EndingKind::LeaseExpired => "fell silent: its lease ran out",
+        EndingKind::OwnerLost => "lost the engine that ran it",
+        EndingKind::PublishFailed => "could not be published",
+        EndingKind::Leg1Failed(_) => "could not be dispatched",
+        EndingKind::Leg2Exhausted => "was entered too often",
+        EndingKind::Cancel => "was cancelled before it started",
+    };
+    format!("{name}: {how}{why}, {}.", ago(attempt.updated_at, now))
+}
+
+fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
+    let step = format!("step {} of service {}", attempt.step_id, attempt.service);
+    let cancelling = match job.row.state {
+        JobState::Cancelling => "The job is being cancelled. ",
+        JobState::Queued
+        | JobState::Dispatching
+        | JobState::InProgress
+        | JobState::Succeeded
+        | JobState::FailedFinal
+        | JobState::Cancelled => "",
+    };
+    let what = match (attempt.row.state, attempt.timer_at) {
+        _ if attempt.row.ending.is_some() => {
+            format!("The attempt of {step} has ended; its message is being processed.")
+        }
+        _ if attempt.is_ready => {
+            format!("It waits for a free worker: {step} is in the queue and nobody has claimed it.")
+        }
+        (StepState::Pending | StepState::FailedRetry, Some(due)) => {
+            format!(
+                "It waits for its time: attempt {} of {step} is due {}.",
+                attempt.key.attempt_no,
+                ahead(due, now)
+            )
+        }
+        (StepState::Pending | StepState::FailedRetry, None) => {
+            format!("An engine has taken up {step} and is about to dispatch it.")
+        }
+        (StepState::Dispatching, _) => format!("The directive of {step} waits to be published."),
+        (StepState::AwaitingAck, due) => format!(
+            "The directive of {step} is out; its acknowledgement is due {}.",
+            ahead(due.unwrap_or(now), now)
+        ),
+        (StepState::InProgress, Some(due)) => {
+            format!("A worker has {step}; its lease ends {}.", ahead(due, now))
+        }
+        (StepState::InProgress, None) => match attempt.owner {
+            Some(engine) => format!("Engine {} runs {step}.", engine.0),
+            None => format!("A worker has {step}."),
+        },
+        (
+            StepState::Succeeded
+            | StepState::FailedFinal
+            | StepState::Cancelled
+            | StepState::Skipped,
+            _,
+        ) => format!("The {step} is {}.", attempt.row.state),
+    };
+    format!("{cancelling}{what}")
+}
+
+fn over(job: &JobView) -> String {
+    match &job.error {
+        Some(error) => format!("{}: {}: {}", job.row.state, error.code, error.message),
+        None => job.row.state.name().to_owned(),
+    }
+}
+
+fn ago(then: Millis, now: Millis) -> String {
+    format!("{} ago", rounded(now.saturating_sub(then)))
+}
+
+fn ahead(then: Millis, now: Millis) -> String {
+    if then <= now { "now".to_owned() } else { format!("in {}", rounded(then - now)) }
+}
+
+/// A duration without digits that nobody reads.
+fn rounded(ms: Millis) -> String {
+    let unit = match ms {
+        0..10_000 => 1,
+        10_000..600_000 => 1_000,
+        _ => 60_000,
+    };
+    duration::show(ms / unit * unit)
+}
