@@ -469,7 +469,7 @@ pub trait Store: Send + Sync + 'static {
     fn beat(&self, engine: EngineNo, low: Option<JobId>)
     -> impl Future<Output = Answer<()>> + Send;
 
-    /// Engines that have not beaten for so long.
+    /// Engines that have not beaten for so long, and those that have left something behind.
     fn silent_engines(
         &self,
         timeout_ms: Millis,
@@ -496,6 +496,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// The definition of a protocol.
     fn protocol(&self, protocol_id: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+
+    /// The store's time.
+    fn now(&self) -> impl Future<Output = Answer<Millis>> + Send;
+
+    /// The last act of an engine that stops: it is dead, and what it still holds can be taken over at
+    /// once.
+    fn leave(&self, engine: EngineNo) -> impl Future<Output = Answer<()>> + Send;
 
     /// Creates jobs; a known one is answered, not created.
     fn submit(

@@ -3,8 +3,8 @@
 use sprag_kernel::decide::submit::create;
 use sprag_kernel::{Code, JobState, Refusal};
 
-use super::phase::{Refused, SLICE};
-use super::{Done, Heart, Reply};
+use super::phase::Refused;
+use super::{Done, Heart, Origin, Reply};
 use crate::ids::AttemptKey;
 use crate::store::{Answer, Held, NewJob, Store, StoreError, Submitted, Wish};
 
@@ -92,10 +92,10 @@ impl<S: Store> Heart<S> {
         self.may_claim = false;
         let mut wishes = Vec::new();
         for (name, service) in &mut self.services {
-            let max = service.free.min(SLICE);
+            let max = u32::try_from(service.free).unwrap_or(0).min(SLICE);
             if max > 0 {
-                service.free -= max;
-                wishes.push(Wish { service: name.clone(), max: u32::try_from(max).unwrap_or(0) });
+                service.free -= max.cast_signed() as isize;
+                wishes.push(Wish { service: name.clone(), max });
             }
         }
         if wishes.is_empty() {
@@ -117,24 +117,31 @@ impl<S: Store> Heart<S> {
         self.claiming = false;
         for wish in wishes {
             let service = self.services.get_mut(&wish.service).expect("only served ones are asked");
-            service.free += wish.max as usize;
+            service.free += wish.max.cast_signed() as isize;
         }
         let held = self.heard(answer)?.unwrap_or_default();
         let asked: usize = wishes.iter().map(|wish| wish.max as usize).sum();
         self.may_claim |= held.len() == asked;
         for held in held {
-            if held.job.state == JobState::Cancelling {
-                self.cancel_activation(held.key);
-                continue;
-            }
-            let service = self.service_of(&held);
-            let reserved = self.reserve(&service);
-            debug_assert!(reserved, "no more is claimed than was free");
-            self.dispatch_later(held);
+            self.admit(Origin::Claimed, held);
         }
         Ok(())
     }
+
+    /// Goes on with a claimed activation, in a slot that was free when it was claimed.
+    pub(super) fn take_up(&mut self, held: Held) {
+        if held.job.state == JobState::Cancelling {
+            self.cancel_activation(held.key);
+            return;
+        }
+        let service = self.service_of(&held);
+        self.occupy(&service);
+        self.dispatch_later(held);
+    }
 }
+
+/// The most that one claim asks for of a service.
+const SLICE: u32 = 500;
 
 /// The first attempt of a job that was just created and entered.
 fn born(job: &NewJob) -> Held {

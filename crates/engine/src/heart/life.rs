@@ -1,6 +1,7 @@
 //! Life: signs of it, timers, cancelled activations, and the work of the dead.
 
 use sprag_kernel::StepState;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
@@ -8,9 +9,11 @@ use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
 
 use super::phase::SLICE;
-use super::{Done, Ending, Heart};
+use super::{Done, Ending, Heart, Origin};
+use crate::engine::Pinned;
 use crate::ids::{AttemptKey, EngineNo};
 use crate::plan;
+use crate::protocol::Protocol;
 use crate::store::{AttemptError, Held, Store};
 
 impl<S: Store> Heart<S> {
@@ -31,6 +34,51 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
+    }
+
+    /// Goes on with an attempt that came from the store, once its protocol is known.
+    pub(super) fn admit(&mut self, origin: Origin, held: Held) {
+        if !self.protocols.contains_key(&held.facts.protocol_id) {
+            self.learn(origin, held);
+            return;
+        }
+        match origin {
+            Origin::Claimed => self.take_up(held),
+            Origin::Due(now) => self.time_has_come(held, now),
+            Origin::Orphan => self.adopt(held),
+        }
+    }
+
+    /// Asks the store for a protocol that this engine does not know, once. The attempt waits meanwhile.
+    fn learn(&mut self, origin: Origin, held: Held) {
+        let protocol_id = held.facts.protocol_id.clone();
+        let waiting = self.strangers.entry(protocol_id.clone()).or_default();
+        waiting.push((origin, held));
+        if waiting.len() == 1 {
+            let store = self.store.clone();
+            self.calls.spawn(async move {
+                let answer = store.protocol(&protocol_id).await;
+                Done::Learned(protocol_id, answer)
+            });
+        }
+    }
+
+    pub(super) fn learned(&mut self, protocol_id: &str, definition: Option<&str>) {
+        let waiting = self.strangers.remove(protocol_id).unwrap_or_default();
+        let Some(protocol) = definition.and_then(|text| Protocol::read(text).ok()) else {
+            // The store was away, or the definition is damaged: the attempts stay this engine's, and its
+            // successor tries again.
+            tracing::error!(
+                code = "PROTOCOL_UNREADABLE",
+                protocol_id,
+                "cannot go on with its jobs"
+            );
+            return;
+        };
+        self.protocols.insert(protocol_id.to_owned(), Arc::new(Pinned::new(protocol)));
+        for (origin, held) in waiting {
+            self.admit(origin, held);
+        }
     }
 
     /// A deadline was reached: the kernel says what that means.
@@ -94,7 +142,7 @@ impl<S: Store> Heart<S> {
         self.calls.spawn(async move {
             let decide = Box::new(move |held: &Held, now| plan::fail_in_leg1(held, lease, now));
             let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
-            Done::Cancelled(answer.map(|found| found.and_then(Result::ok).flatten()))
+            Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }
 
@@ -110,7 +158,7 @@ impl<S: Store> Heart<S> {
                     Box::new(|held: &Held, _now| plan::cancel_in_leg1(held)),
                 )
                 .await;
-            Done::Cancelled(answer.map(|found| found.and_then(Result::ok).flatten()))
+            Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }
 }

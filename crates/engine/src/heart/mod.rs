@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_kernel::Refusal;
+use sprag_kernel::retry::Millis;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -58,12 +59,13 @@ type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
 /// A service that this engine serves.
 pub(crate) struct Service {
     handler: Handler,
-    free: usize,
+    /// Below 0 while more runs than was meant to, which only a takeover brings about.
+    free: isize,
 }
 
 impl Service {
     pub(crate) fn new(handler: Handler, slots: usize) -> Self {
-        Self { handler, free: slots }
+        Self { handler, free: isize::try_from(slots).unwrap_or(isize::MAX) }
     }
 }
 
@@ -94,6 +96,17 @@ struct Finishing {
     enter_next: bool,
 }
 
+/// Why an attempt came from the store.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// This engine claimed its activation.
+    Claimed,
+    /// Its time has come, at this time.
+    Due(Millis),
+    /// A dead engine held it.
+    Orphan,
+}
+
 /// A call that has ended, with what it was about.
 enum Done {
     Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
@@ -105,7 +118,8 @@ enum Done {
     Silent(Answer<Vec<EngineNo>>),
     TakenOver(Answer<Vec<Held>>),
     Looked(Answer<Due>),
-    Cancelled(Answer<Option<Held>>),
+    Entered(Answer<Option<Held>>),
+    Learned(String, Answer<Option<String>>),
 }
 
 pub(crate) struct Heart<S: Store> {
@@ -126,6 +140,8 @@ pub(crate) struct Heart<S: Store> {
     may_claim: bool,
     /// The store was away; nothing is asked of it before this time.
     away_until: Option<Instant>,
+    /// Attempts of a protocol that another engine has registered and this one is learning.
+    strangers: HashMap<String, Vec<(Origin, Held)>>,
     running: HashMap<AttemptKey, Running>,
     stopping: Option<Instant>,
     next_lease: u64,
@@ -161,6 +177,7 @@ impl<S: Store> Heart<S> {
             claiming: false,
             may_claim: true,
             away_until: None,
+            strangers: HashMap::new(),
             running: HashMap::new(),
             stopping: None,
             next_lease: first_lease(),
@@ -177,9 +194,9 @@ impl<S: Store> Heart<S> {
         loop {
             self.pump();
             if self.is_at_rest() {
-                return Ok(());
+                return self.store.leave(self.engine).await;
             }
-            let away = self.away_until;
+            let (away, deadline) = (self.away_until, self.stopping);
             tokio::select! {
                 biased;
                 Some(done) = self.calls.join_next() => {
@@ -190,6 +207,7 @@ impl<S: Store> Heart<S> {
                     ops.drain(..).for_each(|op| self.hear(op));
                 }
                 () = until(away), if away.is_some() => self.away_until = None,
+                () = until(deadline), if deadline.is_some() => {}
                 _ = beat.tick() => self.beat(),
                 _ = poll.tick() => self.look(),
             }
@@ -201,6 +219,7 @@ impl<S: Store> Heart<S> {
         let idle = self.running.is_empty()
             && self.ends.is_empty()
             && self.finishes.is_empty()
+            && self.strangers.is_empty()
             && self.calls.is_empty();
         idle || Instant::now() >= deadline
     }
@@ -254,7 +273,7 @@ impl<S: Store> Heart<S> {
             Done::TakenOver(answer) => {
                 let orphans = self.heard(answer)?.unwrap_or_default();
                 for held in orphans {
-                    self.adopt(held);
+                    self.admit(Origin::Orphan, held);
                 }
                 self.may_claim = true;
                 Ok(())
@@ -263,14 +282,19 @@ impl<S: Store> Heart<S> {
                 let due = self.heard(answer)?.unwrap_or_default();
                 self.may_claim |= due.promoted > 0;
                 for held in due.held {
-                    self.time_has_come(held, due.now);
+                    self.admit(Origin::Due(due.now), held);
                 }
                 Ok(())
             }
-            Done::Cancelled(answer) => {
+            Done::Entered(answer) => {
                 if let Some(held) = self.heard(answer)?.flatten() {
                     self.finish_later(held, None);
                 }
+                Ok(())
+            }
+            Done::Learned(protocol_id, answer) => {
+                let definition = self.heard(answer)?.flatten();
+                self.learned(&protocol_id, definition.as_deref());
                 Ok(())
             }
         }
@@ -304,6 +328,13 @@ impl<S: Store> Heart<S> {
                 true
             }
             Some(_) | None => false,
+        }
+    }
+
+    /// Takes a slot even if none is free.
+    fn occupy(&mut self, service: &str) {
+        if let Some(service) = self.services.get_mut(service) {
+            service.free -= 1;
         }
     }
 

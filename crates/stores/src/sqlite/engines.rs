@@ -51,6 +51,14 @@ pub(super) fn silent(tx: &Tx<'_>, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
         .map_err(|error| failed(&error))
 }
 
+/// The engine beats no more. What it holds is found by whoever looks for the silent.
+pub(super) fn leave(tx: &Tx<'_>, engine: EngineNo) -> Answer<()> {
+    tx.connection
+        .execute("UPDATE engine SET beat_at = 0 WHERE engine_no = ?1 AND dead = 0", [engine.0])
+        .map(|_| ())
+        .map_err(|error| failed(&error))
+}
+
 /// Marks the engine dead, frees its activations, and hands its attempts and messages to the heir.
 pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
     expect_alive(tx, heir)?;

@@ -95,6 +95,14 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| submit::protocol(tx, &id)).await
     }
 
+    async fn now(&self) -> Answer<Millis> {
+        self.writer.run(|tx| Ok(tx.now.cast_unsigned())).await
+    }
+
+    async fn leave(&self, engine: EngineNo) -> Answer<()> {
+        self.writer.run(move |tx| engines::leave(tx, engine)).await
+    }
+
     async fn submit(
         &self,
         engine: EngineNo,
@@ -159,11 +167,6 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
-    /// The store's time.
-    pub async fn now(&self) -> Answer<Millis> {
-        self.writer.run(|tx| Ok(tx.now.cast_unsigned())).await
-    }
-
     /// How many jobs are open.
     pub async fn open_jobs(&self) -> Answer<u64> {
         self.writer.run(read::count_open).await
