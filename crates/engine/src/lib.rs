@@ -1,5 +1,6 @@
 //! The heart: exactly-once jobs over a store.
 
+pub mod crash;
 pub mod directive;
 pub mod duration;
 pub mod engine;

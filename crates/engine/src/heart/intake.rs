@@ -5,6 +5,7 @@ use sprag_kernel::{Code, JobState, Refusal};
 
 use super::phase::Refused;
 use super::{Done, Heart, Origin, Reply};
+use crate::crash::crash_point;
 use crate::ids::AttemptKey;
 use crate::store::{Answer, Held, NewJob, Store, StoreError, Submitted, Wish};
 
@@ -54,6 +55,7 @@ impl<S: Store> Heart<S> {
         if job.enter && !(created && job.not_before.is_none()) {
             self.release(&job.steps[0].service);
         }
+        crash_point("heart.before_reply");
         // Whoever asked may have gone away; the job stays.
         let _ = reply.send(submitted);
     }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::phase::Refused;
 use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running};
+use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
 use crate::ids::AttemptKey;
 use crate::plan;
@@ -95,6 +96,7 @@ impl<S: Store> Heart<S> {
     }
 
     fn start(&mut self, held: Held) {
+        crash_point("heart.before_handler");
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
         let lease_id = held.attempt.lease_id.expect("dispatched with a lease");
@@ -120,6 +122,7 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn returned(&mut self, key: &AttemptKey, result: Result<Value, Failure>) {
+        crash_point("heart.after_handler");
         let Some(Running { held, .. }) = self.running.remove(key) else { return };
         let (report, output, error) = match result {
             Ok(output) => (Report::Succeeded, Some(output.to_string()), None),

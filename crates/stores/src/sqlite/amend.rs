@@ -1,6 +1,7 @@
 //! Decisions under the rows' locks. The writer's transaction is the lock.
 
 use rusqlite::params;
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, Timer, ending_code};
 use sprag_kernel::OutboxState;
@@ -51,6 +52,7 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
     if after.attempt != before.attempt || after.timer != Timer::Keep {
         write_attempt(tx, engine, before, after).map_err(|error| failed(&error))?;
     }
+    crash_point("amend.after_attempt");
     tx.connection
         .prepare_cached(
             "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
@@ -67,6 +69,7 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
             ])
         })
         .map_err(|error| failed(&error))?;
+    crash_point("amend.after_job");
     if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
 }
 

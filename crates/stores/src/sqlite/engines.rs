@@ -1,6 +1,7 @@
 //! Engines: joining, beating, and taking over what a dead one held.
 
 use rusqlite::{OptionalExtension, params};
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, Due, Held, StoreError};
 use sprag_kernel::retry::Millis;
@@ -65,6 +66,7 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
     tx.connection
         .execute("UPDATE engine SET dead = 1 WHERE engine_no = ?1", [dead.0])
         .map_err(|error| failed(&error))?;
+    crash_point("take_over.after_death");
     // An activation that was entered and not dispatched goes back to the queue; its next claim enters
     // it again.
     tx.connection
@@ -74,6 +76,7 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
             params![dead.0, tx.now],
         )
         .map_err(|error| failed(&error))?;
+    crash_point("take_over.after_release");
     // A message that was not finished is delivered again, which is one more entry of Leg2.
     tx.connection
         .execute(
@@ -83,13 +86,15 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
             params![dead.0, heir.0],
         )
         .map_err(|error| failed(&error))?;
+    crash_point("take_over.after_hand_over");
     owned(tx, heir)
 }
 
+/// What an engine runs, and the messages it has: a message of a cancelled activation has no lease.
 fn owned(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
-         WHERE a.owner = ?1 AND a.lease_id IS NOT NULL ORDER BY a.job_id, a.step_index"
+         WHERE a.owner = ?1 AND (a.lease_id IS NOT NULL OR a.ending IS NOT NULL) ORDER BY a.job_id, a.step_index"
     );
     let mut statement = tx.connection.prepare(&sql).map_err(|error| failed(&error))?;
     let mut rows = statement.query([engine.0]).map_err(|error| failed(&error))?;

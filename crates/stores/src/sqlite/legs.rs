@@ -1,6 +1,7 @@
 //! The two legs: claim, the work of Leg1, the entry of Leg2, Steps 1 to 3.
 
 use rusqlite::{OptionalExtension, params};
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
@@ -67,6 +68,7 @@ fn enter(tx: &Tx<'_>, engine: EngineNo, held: &mut Held) -> Answer<()> {
             ])
         })
         .map_err(|error| failed(&error))?;
+    crash_point("claim.after_entry");
     held.attempt.ledger = ledger;
     held.attempt.version += 1;
     Ok(())
@@ -122,6 +124,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     if written == 0 {
         return repeated_dispatch(tx, write);
     }
+    crash_point("dispatch.after_attempt");
     tx.connection
         .prepare_cached(
             "UPDATE job SET state = ?2, version = version + 1, events = events + 1,
@@ -132,6 +135,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
             statement.execute(params![key.job_id.as_bytes(), write.job_to.code(), tx.now])
         })
         .map_err(|error| failed(&error))?;
+    crash_point("dispatch.after_job");
     event(tx, key, &write.changes)?;
     Ok(DispatchOutcome::Done { version: write.version + 1 })
 }
@@ -249,6 +253,7 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
             ])
         })
         .map_err(|error| failed(&error))?;
+    crash_point("end.after_attempt");
     if entered == 0 && !is_repeated_end(tx, write)? {
         return Ok(EndOutcome::Stale);
     }
@@ -310,6 +315,7 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     let before = tx.connection.total_changes();
     insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))
         .map_err(|error| failed(&error))?;
+    crash_point("finish.after_statement");
     if tx.connection.total_changes() == before {
         return repeated_finish(tx, engine, write, &job);
     }

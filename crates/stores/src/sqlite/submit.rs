@@ -1,6 +1,7 @@
 //! Submitting jobs, and the protocols they follow.
 
 use rusqlite::{OptionalExtension, params};
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
 use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
@@ -113,6 +114,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> rusqlite::Result<()> {
             facts.payload,
         ],
     )?;
+    crash_point("submit.after_job");
     let mut insert_attempt =
         tx.connection.prepare_cached(include_str!("../../sql/sqlite/insert_attempt.sql"))?;
     for (index, step) in job.steps.iter().enumerate() {
@@ -131,6 +133,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> rusqlite::Result<()> {
             step.service,
         ])?;
     }
+    crash_point("submit.after_attempts");
     tx.connection
         .prepare_cached("INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')")?
         .execute(params![facts.job_id.as_bytes(), tx.now])?;

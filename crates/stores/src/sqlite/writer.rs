@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
+use sprag_engine::crash::crash_point;
 use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::oneshot;
 
@@ -106,20 +107,25 @@ fn write(connection: &Connection, clock: &Clock, queue: &Receiver<Box<dyn Call>>
 }
 
 fn transaction(connection: &Connection, clock: &Clock, mut group: Vec<Box<dyn Call>>) {
+    crash_point("sqlite.before_begin");
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let tx = Tx { connection, now: clock.now() };
         for call in &mut group {
             savepoint(&tx, call.as_mut())?;
+            crash_point("sqlite.between_calls");
         }
+        crash_point("sqlite.before_commit");
         connection.execute_batch("COMMIT")
     });
     if outcome.is_err() && !connection.is_autocommit() {
         // If even this fails the connection is gone, and so is the transaction.
         let _ = connection.execute_batch("ROLLBACK");
     }
+    crash_point("sqlite.after_commit");
     let failure = outcome.err().map(|error| failed(&error));
     for call in group {
         call.answer(failure.as_ref());
+        crash_point("sqlite.after_answer");
     }
 }
 

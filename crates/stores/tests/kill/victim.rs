@@ -18,7 +18,54 @@ const STEPS: [&str; 3] = ["fetch", "convert", "store"];
 
 pub(crate) fn run(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(live(folder));
+    match std::env::var("SPRAG_SCRIPT") {
+        Ok(_) => runtime.block_on(script(folder)),
+        Err(_) => runtime.block_on(live(folder)),
+    }
+}
+
+/// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
+pub(crate) const JOBS: usize = 9;
+
+/// What becomes of job `n` of the script: the third of each three is cancelled, the second fails once.
+pub(crate) fn is_cancelled(n: usize) -> bool {
+    n % 3 == 2
+}
+
+/// A bounded load that passes every crash point: submits, retries, cancels, and waits for the end.
+async fn script(folder: &Path) {
+    let store = SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap();
+    let mut protocol =
+        Protocol::new("script.v1", "SCRIPT").step("first", "work").step("last", "work");
+    for step in &mut protocol.steps {
+        step.retry.backoff = Some(vec![1]);
+    }
+    let handler = Handler::new(|input: serde_json::Value, directive, _| async move {
+        let is_flaky = input["n"].as_u64().unwrap_or_default() % 3 == 1;
+        if is_flaky && directive.attempt_no == 1 {
+            return Err(Failure::retryable("FLAKY", "the first attempt fails"));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Ok(directive.attempt_no)
+    });
+    let config = EngineConfig { poll: Duration::from_millis(2), ..EngineConfig::default() };
+    // Fewer slots than jobs, so that some are entered at once and others claimed.
+    let builder = EngineBuilder::new(store).config(config).protocol(protocol);
+    let engine = builder.service("work", 2, handler).start().await.unwrap();
+    for n in 0..JOBS {
+        let envelope = format!(
+            r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
+                "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{n}"}}"#
+        );
+        let submitted = engine.submit(envelope.as_bytes()).await.unwrap();
+        if is_cancelled(n) {
+            engine.cancel(submitted.job_id, None).await.unwrap();
+        }
+    }
+    while engine.store().open_jobs().await.unwrap() > 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
 async fn live(folder: &Path) {
