@@ -7,6 +7,7 @@
 //! the other and no wake-up is lost.
 
 use sprag_kernel::error::{Code, Refusal};
+use sprag_kernel::planner::Window;
 
 use crate::batch::Chunk;
 use crate::bell::Bell;
@@ -24,6 +25,7 @@ use crate::source::Source;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 use crate::tally::{LedgerCounts, Retries, Tally};
 use crate::trail::Trail;
+use crate::windows::Planned;
 
 /// No waiter, or no total yet.
 const NEVER: u64 = u64::MAX;
@@ -244,13 +246,12 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 }
 
 fn windows<S: Source, P>(dispatch: &Dispatch<S, P>, cursor: u64) -> Vec<WindowView> {
-    let view = |planned: &crate::windows::Planned| WindowView {
-        window: planned.bounds.window,
-        start: planned.bounds.start,
-        end: planned.bounds.end,
+    let view = |(bounds, planned): (Window, &Planned)| WindowView {
+        window: bounds.window,
+        start: bounds.start,
+        end: bounds.end,
         terminal: planned.gauge.terminal.load(Ordering::Relaxed),
-        committed: cursor.clamp(planned.bounds.start, planned.bounds.end + 1)
-            - planned.bounds.start,
+        committed: cursor.clamp(bounds.start, bounds.end + 1) - bounds.start,
         buffered_bytes: planned.buffered(),
     };
     dispatch.windows.active(cursor).map(view).collect()
