@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::Wish;
 use crate::dispatch::{Dispatch, Phase, Take, View};
+use crate::fault::{Fault, planted};
 use crate::handoff::{Books, HandOff};
 use crate::ledger::Ledger;
 use crate::observe::{Blocked, Observation, Why, WindowView};
@@ -140,7 +141,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     /// Hands envelopes over, commits what can be, and wakes whom that frees.
     pub(crate) fn publish(&self, chunks: Vec<Chunk<P>>, who: usize) {
-        if chunks.is_empty() {
+        if chunks.is_empty() || planted(Fault::LostEnvelope) {
             return;
         }
         let before = self.handoff.cursor();
