@@ -145,10 +145,12 @@ where
                 break;
             }
         }
-        self.publish(claim.clear_desk(), worker);
+        let took = self.clock.now_ns() - began;
+        self.tallies[worker].add(Event::ComputeNs, took);
         if done > 0 {
-            pace.learn(done, self.clock.now_ns() - began);
+            pace.learn(done, took);
         }
+        self.publish(claim.clear_desk(), worker);
     }
 
     /// How many items are started and settled together. Fast items share the cost of the desk's lock
