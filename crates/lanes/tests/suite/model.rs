@@ -215,30 +215,6 @@ proptest! {
     }
 
     #[test]
-    fn leases_that_expire_at_any_time_change_no_outcome(
-        troubles in prop::collection::vec(prop::collection::vec(
-            prop_oneof![Just(Act::Transient), Just(Act::Hang)], 0..3), 1..12),
-        threads in 1..4_usize,
-    ) {
-        let scripts: Vec<Script> = (1..).zip(troubles).map(|(number, mut acts)| {
-            acts.push(if number % 3 == 0 { Act::Skip } else { Act::Succeed });
-            Script { number, acts }
-        }).collect();
-        let plan = Plan {
-            scripts, threads, max_claim: 2, window: 4, max_retries: 1_000, crashes: Vec::new(),
-        };
-        let (written, hash) = run_while_time_jumps(&plan);
-        for ((outcome, _), script) in told(&written).iter().zip(&plan.scripts) {
-            prop_assert_eq!(*outcome, if script.number % 3 == 0 { "skip" } else { "success" });
-        }
-        let mut calm = plan.clone();
-        for script in &mut calm.scripts {
-            script.acts.retain(|act| matches!(act, Act::Succeed | Act::Skip));
-        }
-        prop_assert_eq!(hash, calm.reference().1.outcome_hash);
-    }
-
-    #[test]
     fn a_cancel_at_any_item_gives_every_seq_one_outcome(plan in plan(), at in 0..40_u64) {
         quietly();
         let control = Control::new();
@@ -262,6 +238,35 @@ proptest! {
         if at >= plan.scripts.len() as u64 {
             prop_assert_eq!(summary.ending, Ending::Complete);
         }
+    }
+}
+
+proptest! {
+    // Fewer: another thread turns the clock as fast as it can, which is slow on a busy machine.
+    #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
+
+    #[test]
+    fn leases_that_expire_at_any_time_change_no_outcome(
+        troubles in prop::collection::vec(prop::collection::vec(
+            prop_oneof![Just(Act::Transient), Just(Act::Hang)], 0..3), 1..12),
+        threads in 1..4_usize,
+    ) {
+        let scripts: Vec<Script> = (1..).zip(troubles).map(|(number, mut acts)| {
+            acts.push(if number % 3 == 0 { Act::Skip } else { Act::Succeed });
+            Script { number, acts }
+        }).collect();
+        let plan = Plan {
+            scripts, threads, max_claim: 2, window: 4, max_retries: 1_000, crashes: Vec::new(),
+        };
+        let (written, hash) = run_while_time_jumps(&plan);
+        for ((outcome, _), script) in told(&written).iter().zip(&plan.scripts) {
+            prop_assert_eq!(*outcome, if script.number % 3 == 0 { "skip" } else { "success" });
+        }
+        let mut calm = plan.clone();
+        for script in &mut calm.scripts {
+            script.acts.retain(|act| matches!(act, Act::Succeed | Act::Skip));
+        }
+        prop_assert_eq!(hash, calm.reference().1.outcome_hash);
     }
 }
 
