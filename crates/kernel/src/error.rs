@@ -179,6 +179,31 @@ codes! {
     PlanEntryInvalid = "PLAN_ENTRY_INVALID", Rejected, 400,
         "an entry is not an object with whole numbers cost and bytes",
         "correct the line named";
+    // The journal of a run on lanes.
+    JournalDamaged = "JOURNAL_DAMAGED", Corrupt, 500,
+        "the journal is damaged before its tail, or contradicts itself",
+        "keep the file and restore a copy; nothing was changed";
+    JournalInUse = "JOURNAL_IN_USE", Conflict, 409,
+        "another live process holds this journal",
+        "wait until it has ended, or use another journal";
+    JournalOtherRun = "JOURNAL_OTHER_RUN", Rejected, 409,
+        "the journal belongs to another run",
+        "give the run its own journal, or repeat the command that this one belongs to";
+    JournalVersion = "JOURNAL_VERSION", Rejected, 422,
+        "the journal was written in a format that this version does not know",
+        "use the version that wrote it";
+    JournalForeign = "JOURNAL_FOREIGN", Rejected, 422,
+        "the file is not a journal",
+        "check the path; nothing was changed";
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
+        "the journal could not be read or written",
+        "check that the path is right, may be written, and that there is room";
+    PlanChanged = "PLAN_CHANGED", Rejected, 409,
+        "the input or the plan is not the one that the journal was begun with",
+        "give the same input again (more at its end is fine), or begin a new journal";
+    SeqOutcomeConflict = "SEQ_OUTCOME_CONFLICT", Corrupt, 500,
+        "one seq has two different outcomes",
+        "stop; keep the journal as it is, nothing was changed";
 }
 
 impl fmt::Display for Code {

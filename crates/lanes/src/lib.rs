@@ -1,0 +1,3 @@
+//! The order of Sprag: parallel compute, strictly ordered commit, resume after a crash.
+
+pub mod journal;
