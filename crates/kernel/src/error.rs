@@ -134,8 +134,8 @@ codes! {
     StepOutOfOrder = "LEDGER_STEP_OUT_OF_ORDER", Corrupt, 500,
         "a marker was to be set before the marker it builds on",
         "stop; this is a bug in the engine";
-    SemaphoreUnderflow = "SEMAPHORE_UNDERFLOW", Corrupt, 500,
-        "the job has fewer open obligations than this message closes",
+    SemaphoreRange = "SEMAPHORE_RANGE", Corrupt, 500,
+        "the job does not have the open obligations that this message closes",
         "audit the store; the job was closed already or its rows were edited";
     // Submit and keys.
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED", Conflict, 409,
@@ -172,6 +172,9 @@ codes! {
     InputUnreadable = "INPUT_UNREADABLE", Unavailable, 500,
         "the input could not be read, or the output could not be written",
         "check that the file exists, may be read, and that there is room to write";
+    Usage = "USAGE", Rejected, 400,
+        "the command line is not one that this command takes",
+        "see --help";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

@@ -3,6 +3,8 @@
 //! `max` counts attempts and the first attempt has number 1, so after failed attempt k < max the
 //! wait is `table[k - 1]`; past its end a table repeats its last value.
 
+use crate::decide::rows::{LeaseId, NewLease};
+
 /// Milliseconds; every time and duration of the kernel is one.
 pub type Millis = u64;
 
@@ -57,6 +59,13 @@ pub struct RetryPolicy {
     pub ack_timeout_ms: Millis,
     /// From ACK or heartbeat to the end of the lease.
     pub lease_ms: Millis,
+}
+
+impl RetryPolicy {
+    /// A lease with this id that starts now.
+    pub fn lease(&self, id: LeaseId, now: Millis) -> NewLease {
+        NewLease { id, expires_at: now + self.lease_ms }
+    }
 }
 
 impl Default for RetryPolicy {

@@ -1,0 +1,35 @@
+//! The command line as data. `docs/cli.md` is made from it.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{canon, docs, ledger, machines, plan};
+
+/// Sprag: a durable job engine whose state can only move forward.
+#[derive(Debug, Parser)]
+#[command(name = "sprag", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage. An error is one line on stderr that starts
+with a stable code; with --json it is {\"error_code\", \"message\", \"fields\"}. docs/errors.md lists them.")]
+pub struct Args {
+    /// Print answers and errors for programs.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the state machines: every state, every legal move, and what causes it.
+    Machines(machines::MachinesArgs),
+    /// Read a 15-digit ledger.
+    Ledger(ledger::LedgerArgs),
+    /// Print the canonical text, the hash or the key of a JSON document from stdin.
+    Canon(canon::CanonArgs),
+    /// Cut entries from stdin into windows, and print the hash of the plan.
+    Plan(plan::PlanArgs),
+    /// Write the reference pages of this very binary.
+    Docs(docs::DocsArgs),
+}

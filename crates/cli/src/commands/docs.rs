@@ -1,0 +1,129 @@
+//! `sprag docs`: the reference pages, made from the rules themselves so that they cannot drift.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use sprag_kernel::Code;
+use sprag_kernel::machine::Sheet;
+use sprag_kernel::machines::sheets;
+
+use super::machines::{mermaid, word};
+use crate::output::{Failure, Output, unreadable};
+
+const ORIGIN: &str =
+    "<!-- Made by `sprag docs`. Do not edit: change the code, then run it again. -->";
+
+/// Arguments of `sprag docs`.
+#[derive(Debug, Args)]
+pub struct DocsArgs {
+    /// The folder to write to.
+    #[arg(default_value = "docs")]
+    folder: PathBuf,
+}
+
+/// A reference page.
+#[derive(Debug)]
+pub struct Page {
+    /// Its file name.
+    pub name: &'static str,
+    /// Its text.
+    pub text: String,
+}
+
+/// Runs `sprag docs`.
+pub fn run(args: &DocsArgs, output: &mut Output) -> Result<(), Failure> {
+    fs::create_dir_all(&args.folder).map_err(|error| unreadable(args.folder.display(), &error))?;
+    for page in pages() {
+        let path = args.folder.join(page.name);
+        fs::write(&path, page.text).map_err(|error| unreadable(path.display(), &error))?;
+        output.line(path.display())?;
+    }
+    Ok(())
+}
+
+/// All reference pages.
+pub fn pages() -> Vec<Page> {
+    vec![
+        Page { name: "machines.md", text: machines_page() },
+        Page { name: "errors.md", text: errors_page() },
+        Page { name: "cli.md", text: cli_page() },
+    ]
+}
+
+macro_rules! put {
+    ($text:expr, $($format:tt)*) => {
+        writeln!($text, $($format)*).expect("writing to a string does not fail")
+    };
+}
+
+fn machines_page() -> String {
+    let mut text = format!(
+        "# The five machines\n\n{ORIGIN}\n\n\
+         No state changes in any other way than these tables list. A terminal state is one that nothing\n\
+         leaves. `addition` marks a move that the timeouts need, `extension` one that exists for graphs.\n"
+    );
+    for sheet in sheets() {
+        machine_section(&sheet, &mut text);
+    }
+    text
+}
+
+fn machine_section(sheet: &Sheet, text: &mut String) {
+    put!(text, "\n## {}\n", sheet.name);
+    put!(text, "```mermaid\n{}```\n", mermaid(sheet));
+    put!(text, "- states: {}", code_list(&sheet.states));
+    put!(text, "- first: `{}`; terminal: {}", sheet.initial, code_list(&sheet.terminal));
+    put!(text, "- the same state again: {}", word(&sheet.policy.same_state));
+    put!(text, "- an illegal move: {}\n", word(&sheet.policy.illegal));
+    put!(text, "| from | to | triggers | if | origin |\n|---|---|---|---|---|");
+    for row in &sheet.transitions {
+        let triggers = code_list(&row.triggers);
+        let origin = word(&row.origin);
+        put!(
+            text,
+            "| `{}` | `{}` | {triggers} | {} | {origin} |",
+            row.from,
+            row.to,
+            row.precondition
+        );
+    }
+}
+
+fn code_list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn errors_page() -> String {
+    let mut text = format!(
+        "# Error codes\n\n{ORIGIN}\n\n\
+         Codes are stable. The class says what to make of an error: `rejected`: your request is wrong;\n\
+         `conflict`: something else was first, nothing happened; `unavailable`: try again later, the\n\
+         outcome may be unknown; `corrupt`: stop, what is stored contradicts itself.\n\n\
+         | code | class | HTTP | what happened | what to do |\n|---|---|---|---|---|\n"
+    );
+    for code in Code::ALL {
+        let (class, http) = (code.class().name(), code.http_status());
+        put!(text, "| `{code}` | {class} | {http} | {} | {} |", code.what(), code.todo());
+    }
+    text
+}
+
+fn cli_page() -> String {
+    let mut text = format!("# The command line\n\n{ORIGIN}\n");
+    let mut command = crate::args::Args::command().term_width(100);
+    command.build();
+    command_section(&mut command, &mut text);
+    text
+}
+
+fn command_section(command: &mut clap::Command, text: &mut String) {
+    let name = command.get_bin_name().unwrap_or("sprag").to_owned();
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    put!(text, "\n## {name}\n\n```text\n{}\n```", lines.join("\n").trim_end());
+    for subcommand in command.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+        command_section(subcommand, text);
+    }
+}

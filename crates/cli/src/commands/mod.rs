@@ -1,0 +1,26 @@
+//! One file per command.
+
+pub mod canon;
+pub mod docs;
+pub mod ledger;
+pub mod machines;
+pub mod plan;
+
+use std::io::Read;
+
+use sprag_kernel::{Code, Refusal};
+
+use crate::output::unreadable;
+
+/// Reads a whole stream, up to a limit.
+fn read_all(source: impl Read, what: &str, limit: u64) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    let mut limited = source.take(limit + 1);
+    limited.read_to_end(&mut bytes).map_err(|error| unreadable(what, &error))?;
+    if bytes.len() as u64 > limit {
+        return Err(Refusal::new(Code::InputTooLarge)
+            .with("what", what.to_owned())
+            .with("limit_bytes", limit));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,43 @@
+//! The hand: the `sprag` command. It reads arguments, calls the rules, and prints; it decides
+//! nothing by itself.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`args`] | the command line as data |
+//! | [`commands`] | one file per command |
+//! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
+
+pub mod args;
+pub mod commands;
+pub mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use output::{Failure, Output};
+
+/// Runs the command line and says how it went: 0 done, 1 refused or failed, 2 wrong usage.
+pub fn run(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+    let words: Vec<_> = words.into_iter().collect();
+    let args = match Args::try_parse_from(&words) {
+        Ok(args) => args,
+        Err(error) => return output::report_usage(&error, words.iter().any(|w| w == "--json")),
+    };
+    let mut output = Output::new(args.json);
+    match dispatch(args.command, &mut output).and_then(|()| output.finish()) {
+        Ok(()) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Refused(refusal)) => output::report_refusal(&refusal, args.json),
+    }
+}
+
+fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
+    match command {
+        Command::Machines(args) => commands::machines::run(&args, output),
+        Command::Ledger(args) => commands::ledger::run(&args, output),
+        Command::Canon(args) => commands::canon::run(&args, output),
+        Command::Plan(args) => commands::plan::run(&args, output),
+        Command::Docs(args) => commands::docs::run(&args, output),
+    }
+}

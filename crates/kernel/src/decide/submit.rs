@@ -1,0 +1,52 @@
+//! Submit: the same request is the same job.
+
+use super::rows::{AttemptRow, JobRow};
+use crate::error::{Code, Refusal};
+use crate::keys::Hash;
+use crate::ledger::Semaphore;
+use crate::machines::JobState;
+
+/// The job that has the dedup key already, in whatever state, even if only its key is left.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Its id.
+    pub job_id: &'a str,
+    /// The hash of the content it was submitted with.
+    pub hash: Hash,
+}
+
+/// What a submit must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submit<'a> {
+    /// Create the job.
+    Create,
+    /// Answer with this one and create nothing.
+    Known(&'a str),
+}
+
+/// Looks at who has the dedup key. A failed job keeps it: only an explicit rerun runs again.
+pub fn submit(known: Option<Known<'_>>, hash: Hash) -> Result<Submit<'_>, Refusal> {
+    match known {
+        None => Ok(Submit::Create),
+        Some(known) if known.hash == hash => Ok(Submit::Known(known.job_id)),
+        Some(known) => Err(Refusal::new(Code::IdempotencyKeyReused)
+            .with("job_id", known.job_id.to_owned())
+            .with("known_hash", known.hash.to_string())
+            .with("hash", hash.to_string())),
+    }
+}
+
+/// A sequential job as it is born: QUEUED, one obligation, every step PENDING. The activation of
+/// step 0 is its attempt row; the others wait for theirs.
+pub fn create(steps: u32) -> (JobRow, Vec<AttemptRow>) {
+    assert!(steps > 0, "a protocol has at least one step");
+    let job = JobRow {
+        state: JobState::Queued,
+        version: 1,
+        semaphore: Semaphore::new(1),
+        current_step: 0,
+        steps,
+        attempts_total: 0,
+    };
+    (job, (0..steps).map(AttemptRow::first).collect())
+}
