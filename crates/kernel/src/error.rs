@@ -182,6 +182,25 @@ codes! {
     PlanEntryInvalid = "PLAN_ENTRY_INVALID", Rejected, 400,
         "an entry is not an object with whole numbers cost and bytes",
         "correct the line named";
+    // Lanes.
+    PlanChanged = "PLAN_CHANGED", Rejected, 409,
+        "the input or its configuration differs from what the finished part of this run was made of",
+        "resume with the same input and configuration, or start a new run";
+    RunConfigInvalid = "RUN_CONFIG_INVALID", Rejected, 400,
+        "the configuration of the run is outside of its limits",
+        "correct the named field";
+    SourceFailed = "SOURCE_FAILED", Unavailable, 500,
+        "the source of entries failed, panicked, or ended before its own total",
+        "mend the source, then resume: everything before the cursor is committed";
+    SinkFailed = "SINK_FAILED", Unavailable, 500,
+        "the sink refused or panicked while it wrote the batch that begins at the seq named",
+        "mend the sink, then resume at the cursor; the batch may be written in part";
+    SeqStall = "STALL", Corrupt, 500,
+        "nothing is in flight or can be dispatched, yet the seq at the cursor has no outcome",
+        "stop and read the snapshot; this is a bug in the runtime";
+    InvariantBroken = "INVARIANT_BROKEN", Corrupt, 500,
+        "the runtime found its own books in contradiction",
+        "stop and read the snapshot; this is a bug in the runtime";
     // The journal of a run on lanes.
     JournalDamaged = "JOURNAL_DAMAGED", Corrupt, 500,
         "the journal is damaged before its tail, or contradicts itself",
@@ -201,9 +220,6 @@ codes! {
     JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
         "the journal could not be read or written",
         "check that the path is right, may be written, and that there is room";
-    PlanChanged = "PLAN_CHANGED", Rejected, 409,
-        "the input or the plan is not the one that the journal was begun with",
-        "give the same input again (more at its end is fine), or begin a new journal";
     SeqOutcomeConflict = "SEQ_OUTCOME_CONFLICT", Corrupt, 500,
         "one seq has two different outcomes",
         "stop; keep the journal as it is, nothing was changed";

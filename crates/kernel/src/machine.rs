@@ -301,6 +301,11 @@ macro_rules! machine {
             fn code(self) -> u8 {
                 self as u8
             }
+            // A match, not a search: ledgers decode a state on every transition.
+            #[inline]
+            fn from_code(code: u8) -> Option<Self> {
+                match code { $( $scode => Some(Self::$S), )+ _ => None }
+            }
             #[inline]
             fn is_terminal(self) -> bool {
                 match self { $( Self::$S => $crate::machine::life::$life ),+ }

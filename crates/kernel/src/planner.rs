@@ -291,11 +291,17 @@ impl PlanHasher {
     /// Mixes in the next entry.
     #[inline]
     pub fn entry(&mut self, entry: Entry) {
+        self.entries(entry, 1);
+    }
+
+    /// Mixes in `count` equal entries, as if each were given by itself.
+    #[inline]
+    pub fn entries(&mut self, entry: Entry, count: u64) {
         if entry != self.run {
             self.end_run();
             self.run = entry;
         }
-        self.run_length += 1;
+        self.run_length += count;
     }
 
     /// Mixes in what the entry just given says, for runs that must refuse other items of equal size.

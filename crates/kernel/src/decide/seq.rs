@@ -145,7 +145,12 @@ impl Slot {
         match self.state {
             SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
             SeqState::InFlight if expired => {
-                self.failed(ErrorClass::LeaseExpired, rules, at).map(Reclaim::Failed)
+                let after = self.failed(ErrorClass::LeaseExpired, rules, at)?;
+                Ok(Reclaim::Failed(match after {
+                    AfterFailure::Retry(slot) => AfterFailure::Retry(slot),
+                    // The silent owner may yet return; its late result is dropped, not a second event.
+                    AfterFailure::Final(slot) => AfterFailure::Final(slot.freed()),
+                }))
             }
             SeqState::Unseen
             | SeqState::Dispatched

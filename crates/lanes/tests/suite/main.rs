@@ -1,0 +1,3 @@
+//! Everything that the runtime promises, one module per subject.
+
+mod smoke;
