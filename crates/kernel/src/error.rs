@@ -220,6 +220,15 @@ codes! {
     JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
         "the journal could not be read or written",
         "check that the path is right, may be written, and that there is room";
+    ItemsFailed = "ITEMS_FAILED", Rejected, 500,
+        "some items failed or were cancelled; the results of the others are committed",
+        "see what they wrote to stderr, then run them alone with --retry-failed";
+    RunStopped = "RUN_STOPPED", Unavailable, 503,
+        "the run was stopped before its end; what came out is committed",
+        "repeat the same command to go on, if it has a journal";
+    OutputShort = "OUTPUT_SHORT", Corrupt, 500,
+        "the output file holds less than the journal says was written to it",
+        "restore the file, or begin again without this journal";
     SeqOutcomeConflict = "SEQ_OUTCOME_CONFLICT", Corrupt, 500,
         "one seq has two different outcomes",
         "stop; keep the journal as it is, nothing was changed";

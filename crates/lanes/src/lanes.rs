@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::dispatch::Dispatch;
 use crate::failure::Failure;
 use crate::handoff::HandOff;
+use crate::journal::InputCheck;
 use crate::observe::Observation;
 use crate::outcome::{Outcome, Payload};
 use crate::runtime::Shared;
@@ -39,6 +40,7 @@ pub struct Lanes {
     clock: Arc<dyn Clock>,
     control: Control,
     resume: Resume,
+    input_check: Option<InputCheck>,
     progress: Option<Progress>,
 }
 
@@ -50,6 +52,7 @@ impl Lanes {
             clock: Arc::new(SystemClock::start()),
             control: Control::new(),
             resume: Resume::default(),
+            input_check: None,
             progress: None,
         }
     }
@@ -73,6 +76,12 @@ impl Lanes {
         Self { resume, ..self }
     }
 
+    /// Names the range in which a resumed run's input first differs, by the points of its journal.
+    #[must_use]
+    pub fn input_check(self, check: InputCheck) -> Self {
+        Self { input_check: Some(check), ..self }
+    }
+
     /// Calls `report` now and then, on the thread that called [`Lanes::run`].
     #[must_use]
     pub fn progress(
@@ -93,10 +102,10 @@ impl Lanes {
         K: Sink<P>,
         F: Fn(&S::Item, &Context) -> Outcome<P> + Send + Sync + 'static,
     {
-        let Self { config, clock, control, resume, progress } = self;
+        let Self { config, clock, control, resume, input_check, progress } = self;
         let refused = |refusal| Box::new(Failure { refusal, snapshot: None, resume });
         config.check().map_err(refused)?;
-        let (dispatch, hasher) = prepare(source, &config, &resume).map_err(refused)?;
+        let (dispatch, hasher) = prepare(source, &config, &resume, input_check).map_err(refused)?;
         let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes);
         let threads = config.threads;
         let shared = Arc::new(Shared::new((config, clock, compute), dispatch, HandOff::new(lane)));
@@ -177,12 +186,16 @@ fn prepare<S: Source, P: Payload>(
     mut source: S,
     config: &Config,
     resume: &Resume,
+    mut check: Option<InputCheck>,
 ) -> Result<(Dispatch<S, P>, PlanHasher), Refusal> {
     let read = || -> Result<_, Refusal> {
         let mut hasher = PlanHasher::new(&config.plan);
         let mut windows = Windows::new(config.plan, config.window_retries);
         for seq in 0..resume.cursor {
             skip(&mut source, seq, &mut hasher, &mut windows)?;
+            if let Some(check) = check.as_mut().filter(|check| check.next_end() == Some(seq + 1)) {
+                check.check(&hasher.digest())?;
+            }
         }
         if resume.cursor > 0 && hasher.digest() != resume.input_hash {
             return Err(changed(resume.cursor, "an entry before the cursor, or the configuration"));

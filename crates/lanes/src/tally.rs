@@ -91,6 +91,13 @@ pub struct Retries {
     pub lease_expired: u64,
 }
 
+impl Retries {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.transient + self.resource + self.lease_expired
+    }
+}
+
 impl LedgerCounts {
     /// The counts that these tallies add up to.
     pub(crate) fn of(tallies: &[Tally]) -> Self {
