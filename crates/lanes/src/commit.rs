@@ -36,10 +36,11 @@ pub(crate) struct CommitLane<P, K> {
 impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
     /// A lane at this point, whose hasher has seen the entries before it.
     pub(crate) fn new(sink: K, point: Resume, hasher: PlanHasher, max_batch_bytes: u64) -> Self {
+        let input_hash = hasher.digest();
         Self {
             sink: Some(sink),
             next: point.cursor,
-            point,
+            point: Resume { input_hash, ..point },
             hasher,
             ahead: BTreeMap::new(),
             max_batch_bytes,
@@ -66,6 +67,13 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
         {
             self.next = *first;
         }
+        let run = self.run_at(self.next);
+        (!run.is_empty()).then_some(run)
+    }
+
+    /// The longest run from `first` on, wherever the cursor is.
+    pub(crate) fn run_at(&mut self, first: u64) -> Vec<Chunk<P>> {
+        self.next = first;
         let mut run = Vec::new();
         let mut room = self.max_batch_bytes;
         while let Some(mut chunk) = self.ahead.remove(&self.next) {
@@ -82,7 +90,7 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
             self.next = chunk.end();
             run.push(chunk);
         }
-        (!run.is_empty()).then_some(run)
+        run
     }
 
     /// Writes a run and moves the cursor behind it.
@@ -99,8 +107,7 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
 
     /// The committed prefix.
     pub(crate) fn point(&self) -> Resume {
-        let input_hash = self.hasher.digest();
-        Resume { input_hash, ..self.point }
+        self.point
     }
 
     /// Ends the lane and gives the sink back.

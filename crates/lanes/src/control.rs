@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-use crate::clock::Wake;
 use crate::observe::Observation;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock};
 
+type Heard = Arc<dyn Fn(Wish) + Send + Sync>;
 type Observe = Arc<dyn Fn() -> Observation + Send + Sync>;
 
 /// What was asked of a run.
@@ -27,7 +27,7 @@ pub struct Control(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     wish: AtomicU64,
-    run: Mutex<Option<(Wake, Observe)>>,
+    run: Mutex<Option<(Heard, Observe)>>,
 }
 
 impl Control {
@@ -60,8 +60,10 @@ impl Control {
         }
     }
 
-    pub(crate) fn attach(&self, wake: Wake, observe: Observe) {
-        *lock(&self.0.run) = Some((wake, observe));
+    /// Connects a run; it hears at once what was asked before it began.
+    pub(crate) fn attach(&self, heard: Heard, observe: Observe) {
+        *lock(&self.0.run) = Some((heard, observe));
+        self.tell();
     }
 
     pub(crate) fn detach(&self) {
@@ -70,9 +72,13 @@ impl Control {
 
     fn ask(&self, wish: Wish) {
         self.0.wish.fetch_max(wish as u64, Ordering::SeqCst);
-        let wake = lock(&self.0.run).as_ref().map(|(wake, _)| Arc::clone(wake));
-        if let Some(wake) = wake {
-            wake();
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let heard = lock(&self.0.run).as_ref().map(|(heard, _)| Arc::clone(heard));
+        if let Some(heard) = heard {
+            heard(self.wish());
         }
     }
 }

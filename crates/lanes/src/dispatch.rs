@@ -37,6 +37,8 @@ pub(crate) struct View<'a> {
     pub(crate) cursor: u64,
     pub(crate) buffered_bytes: u64,
     pub(crate) now: Millis,
+    /// The cancel latch.
+    pub(crate) cancelled: bool,
 }
 
 /// The answer to a worker that asks for work.

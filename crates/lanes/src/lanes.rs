@@ -26,12 +26,18 @@ use crate::windows::Windows;
 use crate::worker::Context;
 
 /// A run that ended well.
-#[derive(Debug)]
 pub struct Report<K> {
     /// What it amounts to.
     pub summary: Summary,
     /// The sink, given back.
     pub sink: K,
+}
+
+// By hand, since sinks are often closures, which have no Debug.
+impl<K> fmt::Debug for Report<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report").field("summary", &self.summary).finish_non_exhaustive()
+    }
 }
 
 /// A run about to begin.
@@ -171,14 +177,14 @@ where
     K: Sink<P>,
     F: Send + Sync + 'static,
 {
-    let (waker, watched) = (Arc::downgrade(shared), Arc::clone(shared));
-    let wake: crate::clock::Wake = Arc::new(move || {
+    let waker = Arc::downgrade(shared);
+    shared.clock.on_jump(Arc::new(move || {
         if let Some(shared) = waker.upgrade() {
             shared.bell.ring();
         }
-    });
-    shared.clock.on_jump(Arc::clone(&wake));
-    control.attach(wake, Arc::new(move || watched.observe()));
+    }));
+    let (told, watched) = (Arc::clone(shared), Arc::clone(shared));
+    control.attach(Arc::new(move |wish| told.hear(wish)), Arc::new(move || watched.observe()));
 }
 
 /// Reads the source up to the cursor and refuses it if it is not the one of the committed prefix.

@@ -45,7 +45,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         view: View,
     ) -> Result<(), Refusal> {
         let (seq, lease) = (claimed.claim.seq(claimed.place), claimed.claim.lease(claimed.place));
-        let rules = self.rules(claimed.claim.window.number, config);
+        let rules = self.rules(claimed.claim, config, view);
         let mut desk = lock(&claimed.claim.desk);
         match view.ledger.fail(seq, lease, class, rules) {
             Ok(AfterFailure::Retry(slot)) => {
@@ -121,7 +121,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         if view.ledger.slot(seq).lease != claimed.claim.lease(claimed.place) {
             return Ok(false);
         }
-        let rules = self.rules(claimed.claim.window.number, config);
+        let rules = self.rules(claimed.claim, config, view);
         match view.ledger.reclaim(seq, expiry, rules)? {
             Reclaim::Keep => return Ok(false),
             Reclaim::Freed(_) => self.push_waiting(claimed, view.now),
@@ -141,11 +141,11 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         Ok(true)
     }
 
-    fn rules(&mut self, window: u64, config: &Config) -> FailRules {
-        let window_left = self.windows.by_number(window).and_then(|w| w.retries_left);
+    fn rules(&mut self, claim: &Claim<S::Item, P>, config: &Config, view: View) -> FailRules {
+        let window_left = self.windows.by_number(claim.window.number).and_then(|w| w.retries_left);
         FailRules {
             budget: Budget { max_retries: config.max_retries, window_left },
-            cancelled: self.cancelled,
+            cancelled: view.cancelled,
         }
     }
 

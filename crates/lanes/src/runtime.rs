@@ -13,6 +13,7 @@ use crate::bell::Bell;
 use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::control::Wish;
 use crate::dispatch::{Dispatch, Phase, Take, View};
 use crate::handoff::{Books, HandOff};
 use crate::ledger::Ledger;
@@ -93,6 +94,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             cursor: self.handoff.cursor(),
             buffered_bytes: self.handoff.buffered_bytes(),
             now: self.clock.now_ms(),
+            cancelled: self.signal() == Signal::Cancel,
         }
     }
 
@@ -105,16 +107,23 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         }
     }
 
-    /// Tells the workers what to do after their present item.
-    pub(crate) fn set_signal(&self, signal: Signal) {
-        self.signal.store(signal as u64, Ordering::Relaxed);
+    /// Latches what was asked: from here on nothing is dispatched, and nothing retried after a
+    /// cancel. Needs no lock, so it may come from inside a source or a sink.
+    pub(crate) fn hear(&self, wish: Wish) {
+        let signal = match wish {
+            Wish::GoOn => Signal::Go,
+            Wish::Stop => Signal::Stop,
+            Wish::Cancel => Signal::Cancel,
+        };
+        self.signal.fetch_max(signal as u64, Ordering::SeqCst);
+        self.bell.ring();
     }
 
     /// The next claim for a worker; none when there is nothing more for it to do.
     pub(crate) fn take(&self, worker: usize, size: usize) -> Option<Arc<Claim<S::Item, P>>> {
         let mut dispatch = lock(&self.dispatch);
         loop {
-            if dispatch.phase != Phase::Running {
+            if dispatch.phase != Phase::Running || self.signal() != Signal::Go {
                 dispatch.live[worker] = None;
                 return None;
             }
@@ -219,9 +228,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     fn end(&self, dispatch: &mut Dispatch<S, P>) {
         dispatch.phase = Phase::Over;
-        if self.signal() == Signal::Go {
-            self.set_signal(Signal::Stop);
-        }
+        self.signal.fetch_max(Signal::Stop as u64, Ordering::SeqCst);
         self.wake_all();
     }
 
@@ -246,5 +253,5 @@ fn windows<S: Source, P>(dispatch: &Dispatch<S, P>, cursor: u64) -> Vec<WindowVi
             - planned.bounds.start,
         buffered_bytes: planned.buffered(),
     };
-    dispatch.windows.active().map(view).collect()
+    dispatch.windows.active(cursor).map(view).collect()
 }

@@ -31,12 +31,14 @@ pub trait Source: Send + 'static {
     }
 }
 
+type Content<T> = fn(&T) -> &[u8];
+
 /// A source made of any iterator.
 pub struct Items<I: Iterator> {
     iterator: I,
     total: Option<u64>,
     entry: fn(&I::Item) -> Entry,
-    content: fn(&I::Item) -> Option<&[u8]>,
+    content: Option<Content<I::Item>>,
 }
 
 impl<I: Iterator> Items<I> {
@@ -46,7 +48,7 @@ impl<I: Iterator> Items<I> {
             iterator: items.into_iter(),
             total: None,
             entry: |_| Entry { cost: 1, bytes: 0 },
-            content: |_| None,
+            content: None,
         }
     }
 
@@ -66,8 +68,8 @@ impl<I: Iterator> Items<I> {
 
     /// Says what makes an item this item.
     #[must_use]
-    pub fn content(self, content: fn(&I::Item) -> Option<&[u8]>) -> Self {
-        Self { content, ..self }
+    pub fn content(self, content: fn(&I::Item) -> &[u8]) -> Self {
+        Self { content: Some(content), ..self }
     }
 }
 
@@ -91,6 +93,6 @@ where
     }
 
     fn content<'a>(&self, item: &'a I::Item) -> Option<&'a [u8]> {
-        (self.content)(item)
+        self.content.map(|content| content(item))
     }
 }

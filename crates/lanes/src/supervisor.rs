@@ -14,7 +14,7 @@ use crate::dispatch::{Dispatch, Phase};
 use crate::failure::Failure;
 use crate::observe::Observation;
 use crate::outcome::Payload;
-use crate::runtime::{Shared, Signal};
+use crate::runtime::Shared;
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::summary::{Ending, Resume, Summary};
@@ -117,14 +117,12 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             (Wish::Stop, Phase::Running) => {
                 tracing::info!(cursor = self.handoff.cursor(), "stopping");
                 dispatch.phase = Phase::Stopping(until);
-                self.set_signal(Signal::Stop);
                 self.wake_all();
             }
             (Wish::Cancel, Phase::Running | Phase::Stopping(_)) => {
                 tracing::info!(cursor = self.handoff.cursor(), "cancelling");
                 dispatch.phase = Phase::Cancelling(until);
                 dispatch.cancelled = true;
-                self.set_signal(Signal::Cancel);
                 self.wake_all();
             }
             (Wish::GoOn | Wish::Stop | Wish::Cancel, _) => {}

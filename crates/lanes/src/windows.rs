@@ -101,9 +101,10 @@ impl Windows {
         self.planned.iter_mut().find(|planned| planned.bounds.window == number)
     }
 
-    /// W0 and W1, as far as there are any.
-    pub(crate) fn active(&self) -> impl Iterator<Item = &Planned> {
-        self.planned.iter().take(ACTIVE)
+    /// W0 and W1 at this cursor, as far as there are any.
+    pub(crate) fn active(&self, cursor: u64) -> impl Iterator<Item = &Planned> {
+        let passed = move |planned: &&Planned| planned.full && cursor > planned.bounds.end;
+        self.planned.iter().skip_while(passed).take(ACTIVE)
     }
 
     fn begin(&mut self, seq: u64, entry: Entry, closed: Option<Window>) {
