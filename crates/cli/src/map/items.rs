@@ -1,13 +1,13 @@
 //! Where items come from: stdin or a file, line by line or split at zero bytes, or the words behind
 //! `:::`. Nothing is read ahead of what the run asks for but one buffer.
 //!
-//! A read from a pipe can take for ever, so it is only begun when there is something to read and
-//! nobody has asked the run to stop.
+//! A read from a pipe can take for ever, so it is only begun when there is something to read, and
+//! waiting for that ends when somebody asks the run to stop.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -45,7 +45,10 @@ pub enum Items {
 impl Items {
     /// Items from a file.
     pub fn file(path: &Path, separator: u8, stop: Arc<AtomicBool>) -> io::Result<Self> {
-        Ok(Self::Stream(Stream::new(File::open(path)?, separator, stop)))
+        let mut file = File::open(path)?;
+        let left =
+            if file.metadata()?.is_file() { Some(count(&mut file, separator)?) } else { None };
+        Ok(Self::Stream(Stream { left, ..Stream::new(file, separator, stop) }))
     }
 
     /// Items from standard input.
@@ -58,7 +61,7 @@ impl Items {
     pub fn known(&self) -> Option<u64> {
         match self {
             Self::Words(words) => Some(words.len() as u64),
-            Self::Stream(_) => None,
+            Self::Stream(stream) => stream.left,
         }
     }
 
@@ -71,10 +74,26 @@ impl Items {
     }
 }
 
+/// The items in a file, which is left at its start.
+fn count(file: &mut File, separator: u8) -> io::Result<u64> {
+    let (mut items, mut last) = (0, separator);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let length = file.read(&mut buffer)?;
+        let Some(&end) = buffer[..length].last() else { break };
+        items += buffer[..length].iter().filter(|&&byte| byte == separator).count() as u64;
+        last = end;
+    }
+    file.rewind()?;
+    Ok(items + u64::from(last != separator))
+}
+
 /// A stream of items.
 pub struct Stream {
     file: File,
     separator: u8,
+    /// How many are left, if that was counted before. What is appended meanwhile is not read.
+    left: Option<u64>,
     stop: Arc<AtomicBool>,
     buffer: Vec<u8>,
     /// What of the buffer was given out.
@@ -86,10 +105,17 @@ pub struct Stream {
 
 impl Stream {
     fn new(file: File, separator: u8, stop: Arc<AtomicBool>) -> Self {
-        Self { file, separator, stop, buffer: Vec::new(), taken: 0, looked: 0, ended: false }
+        let buffer = Vec::new();
+        Self { file, separator, left: None, stop, buffer, taken: 0, looked: 0, ended: false }
     }
 
     fn next_item(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let item = if self.left == Some(0) { None } else { self.read_item()? };
+        self.left = self.left.map(|left| left - u64::from(item.is_some()));
+        Ok(item)
+    }
+
+    fn read_item(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let fresh = &self.buffer[self.looked..];
             if let Some(at) = fresh.iter().position(|&byte| byte == self.separator) {
@@ -138,11 +164,9 @@ impl Stream {
     fn wait_readable(&self) -> io::Result<bool> {
         let patience = LOOK_UP.try_into().expect("a short time");
         loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(false);
-            }
             let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut fds, Some(&patience)) {
+                Ok(0) if self.stop.load(Ordering::Relaxed) => return Ok(false),
                 Ok(0) => {}
                 Ok(_) => return Ok(true),
                 Err(error) if interrupted(error) => {}
@@ -161,7 +185,7 @@ mod tests {
     fn items_of(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(text).unwrap();
-        io::Seek::rewind(&mut file).unwrap();
+        file.rewind().unwrap();
         let mut stream = Stream::new(file, separator, Arc::default());
         std::iter::from_fn(|| stream.next_item().unwrap()).collect()
     }
@@ -179,6 +203,18 @@ mod tests {
         let long: Vec<Vec<u8>> =
             (0..50).map(|n| vec![b'a' + n % 26; 5_000 + usize::from(n)]).collect();
         assert_eq!(items_of(&long.join(&b'\n'), b'\n'), long);
+    }
+
+    #[test]
+    fn a_file_is_counted_before_it_is_read() {
+        for (text, items) in [(&b""[..], 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text).unwrap();
+            let mut found = Items::file(file.path(), b'\n', Arc::default()).unwrap();
+            assert_eq!(found.known(), Some(items));
+            file.write_all(b"\nlater\n").unwrap();
+            assert_eq!(std::iter::from_fn(|| found.next_item().unwrap()).count() as u64, items);
+        }
     }
 
     #[test]
