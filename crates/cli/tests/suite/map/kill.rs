@@ -83,7 +83,11 @@ fn killed_at_random_times_the_output_is_that_of_an_undisturbed_run() {
     let mut kills = 0;
     while kills < 200 {
         let mut watch = Watch::new(60);
-        let sync = ["batch", "always", "none"][dice.roll(3) as usize];
+        let sync = match dice.roll(3) {
+            0 => "batch",
+            1 => "always",
+            _ => "none",
+        };
         loop {
             let mut child = watch.bench.command(&options(sync)).spawn().unwrap();
             std::thread::sleep(Duration::from_micros(2_000 + dice.roll(70_000)));

@@ -32,7 +32,7 @@ echo "E $1" >> "$NOTES"
 impl Bench {
     fn new(items: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let list: String = (1..=items).map(|item| format!("{item}\n")).collect();
+        let list: String = (1..=items).flat_map(|item| [item.to_string(), "\n".into()]).collect();
         fs::write(folder.path().join("items"), list).unwrap();
         fs::write(folder.path().join("work"), WORK).unwrap();
         fs::write(folder.path().join("notes"), "").unwrap();
@@ -67,7 +67,8 @@ impl Bench {
     /// What the output must be.
     fn expected(&self) -> String {
         let well = (1..=self.items).filter(|item| item % 7 != 0);
-        well.map(|item| format!("item {item} begins\nitem {item} ends\n")).collect()
+        let lines = well.flat_map(|item| ["begins", "ends"].map(|what| (item, what)));
+        lines.fold(String::new(), |text, (item, what)| text + &format!("item {item} {what}\n"))
     }
 
     fn notes(&self) -> Vec<(bool, u64)> {

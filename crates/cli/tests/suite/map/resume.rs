@@ -25,8 +25,8 @@ fn an_edited_input_is_refused_with_the_range_that_differs() {
     let bench = Bench::new(200);
     run(bench.command(&["-j1", "--sync", "always"])).refused("ITEMS_FAILED");
     let before = (bench.out(), fs::read(bench.path("run.journal")).unwrap());
-    let list = fs::read_to_string(bench.path("items")).unwrap();
-    fs::write(bench.path("items"), list.replace("\n120\n", "\n12O\n")).unwrap();
+    let text = fs::read_to_string(bench.path("items")).unwrap();
+    fs::write(bench.path("items"), text.replace("\n120\n", "\n12O\n")).unwrap();
     let said = run(bench.command(&["-j1", "--json"]));
     let error: serde_json::Value =
         serde_json::from_str(said.stderr.lines().last().unwrap()).unwrap();

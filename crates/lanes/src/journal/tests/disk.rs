@@ -182,3 +182,57 @@ fn a_journal_held_by_another_process_is_refused_until_that_process_is_killed() {
     holder.wait().unwrap();
     assert_eq!(open(&path).unwrap().1.state.cursor(), 2);
 }
+
+/// The writing process of the test below, killed by the fault hook.
+#[cfg(feature = "fault")]
+#[test]
+fn writer() {
+    let Some(path) = std::env::var_os("SPRAG_TEST_WRITE_JOURNAL") else { return };
+    let settings = Settings {
+        sync: SyncPolicy::Always,
+        segment_bytes: 512,
+        checkpoint_every: 4,
+        compact_bytes: 700,
+        ..Settings::default()
+    };
+    let (mut journal, _) =
+        Journal::open_or_create(Path::new(&path), &identity(), settings).unwrap();
+    while journal.cursor() < 60 {
+        add(&mut journal, &[DONE; 3]).unwrap();
+        println!("\ncommitted {}", journal.cursor());
+    }
+    journal.close(Ending::Complete, 0).unwrap();
+    println!("\nclosed");
+}
+
+/// Creation, appending, segments, checkpoints, compaction, closing: at every point of every one of
+/// them the process is killed, and what it had acknowledged is there.
+#[cfg(feature = "fault")]
+#[test]
+fn killed_at_every_write_point_a_journal_keeps_what_it_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    for torn in [false, true] {
+        for point in 1_u32.. {
+            let path = folder.path().join(format!("{point}{torn}.journal"));
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "journal::tests::disk::writer", "--nocapture"]);
+            command.env("SPRAG_TEST_WRITE_JOURNAL", &path);
+            command.env("SPRAG_FAULT_KILL_AT", point.to_string());
+            if torn {
+                command.env("SPRAG_FAULT_TORN", "1");
+            }
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let mut committed = said.lines().filter_map(|line| line.strip_prefix("committed "));
+            let acknowledged: u64 = committed.next_back().map_or(0, |last| last.parse().unwrap());
+            let (_, found) = open(&path).unwrap();
+            let cursor = found.state.cursor();
+            assert!((acknowledged..=acknowledged + 3).contains(&cursor), "point {point}: {cursor}");
+            assert_eq!(found.state.counts.success, cursor);
+            if said.contains("closed") {
+                assert!(point > 70, "only {point} points were passed");
+                break;
+            }
+        }
+    }
+}
