@@ -298,6 +298,7 @@ macro_rules! machine {
             fn name(self) -> &'static str {
                 match self { $( Self::$S => $sname ),+ }
             }
+            #[inline]
             fn code(self) -> u8 {
                 self as u8
             }

@@ -157,6 +157,7 @@ fn config_refusal(field: &'static str, reason: String) -> Refusal {
 
 impl Entry {
     /// Refuses amounts that a plan cannot add up exactly.
+    #[inline]
     pub fn check(&self) -> Result<(), Refusal> {
         for (field, amount) in [("cost", self.cost), ("bytes", self.bytes)] {
             if amount > MAX_AMOUNT {
@@ -214,6 +215,11 @@ impl Planner {
     /// The entries of the window that is still open.
     pub fn open_entries(&self) -> u64 {
         self.open.entries
+    }
+
+    /// The window that is still open; without entries if it has just been begun.
+    pub fn open(&self) -> Window {
+        self.open
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! each other without a gap. A batch knows the [`Resume`] point that holds once it is written, so
 //! whoever writes it down with the batch can go on from there after a crash.
 
-use crate::outcome::Envelope;
+use crate::outcome::{Envelope, Payload};
 use crate::summary::Resume;
 use crate::sync::Arc;
 use crate::windows::WindowGauge;
@@ -17,7 +17,7 @@ pub(crate) struct Chunk<P> {
     pub(crate) window: Arc<WindowGauge>,
 }
 
-impl<P> Chunk<P> {
+impl<P: Payload> Chunk<P> {
     /// A chunk of one.
     pub(crate) fn single(seq: u64, envelope: Envelope<P>, window: Arc<WindowGauge>) -> Self {
         let bytes = envelope.weight();
@@ -31,15 +31,11 @@ impl<P> Chunk<P> {
     /// Keeps the longest head of at most `bytes`, one envelope at least; returns the tail.
     pub(crate) fn cut(&mut self, bytes: u64) -> Option<Self> {
         let mut kept = 0;
-        let fits = |envelope: &Envelope<P>| {
+        let fits = self.envelopes.iter().take_while(|envelope| {
             kept += envelope.weight();
             kept <= bytes
-        };
-        let place = self.envelopes.iter().take_while({
-            let mut fits = fits;
-            move |envelope| fits(envelope)
         });
-        let place = place.count().max(1);
+        let place = fits.count().max(1);
         if place >= self.envelopes.len() {
             return None;
         }

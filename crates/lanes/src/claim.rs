@@ -7,7 +7,7 @@
 use sprag_kernel::decide::seq::Lease;
 
 use crate::batch::Chunk;
-use crate::outcome::Envelope;
+use crate::outcome::{Envelope, Payload};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 use crate::windows::WindowGauge;
 
@@ -25,6 +25,8 @@ pub(crate) struct Claim<T, P> {
     pub(crate) shelf: Shelf<T>,
     /// Where on the shelf the item of `first` lies.
     pub(crate) offset: usize,
+    /// Retries so far, the same for all: fresh seqs have none, a retried one is alone.
+    pub(crate) attempts: u16,
     /// One lease per seq.
     pub(crate) generations: Vec<u32>,
     pub(crate) desk: Mutex<Desk<P>>,
@@ -33,18 +35,22 @@ pub(crate) struct Claim<T, P> {
 }
 
 impl<T, P> Claim<T, P> {
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.generations.len()
     }
 
+    #[inline]
     pub(crate) fn seq(&self, place: usize) -> u64 {
         self.first + place as u64
     }
 
+    #[inline]
     pub(crate) fn item(&self, place: usize) -> &T {
         &self.shelf[self.offset + place]
     }
 
+    #[inline]
     pub(crate) fn lease(&self, place: usize) -> Lease {
         Lease { owner: self.owner, generation: self.generations[place] }
     }
@@ -77,7 +83,7 @@ struct Run<P> {
     bytes: u64,
 }
 
-impl<P> Desk<P> {
+impl<P: Payload> Desk<P> {
     pub(crate) fn new(expected: usize) -> Self {
         Self { runs: Vec::new(), expected }
     }

@@ -206,6 +206,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             window: waiting.window,
             shelf: waiting.shelf,
             offset: waiting.place,
+            attempts: view.ledger.slot(waiting.seq).attempts,
             generations: vec![lease.generation],
             desk: Mutex::new(Desk::new(1)),
             abandoned: AtomicBool::new(false),
@@ -240,8 +241,17 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         let desk = Mutex::new(Desk::new(items.len()));
         let abandoned = AtomicBool::new(false);
         let items = Arc::new(items);
-        let claim =
-            Claim { first, owner, window, shelf: items, offset: 0, generations, desk, abandoned };
+        let claim = Claim {
+            first,
+            owner,
+            window,
+            shelf: items,
+            offset: 0,
+            attempts: 0,
+            generations,
+            desk,
+            abandoned,
+        };
         let claim = Arc::new(claim);
         self.live[worker] = Some(Arc::clone(&claim));
         Ok(Some(claim))

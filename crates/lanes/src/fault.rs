@@ -14,6 +14,8 @@ pub(crate) enum Fault {
     CommitPastGap,
     /// The committer goes home without looking at the inbox once more.
     LostHandOff,
+    /// A finished envelope never reaches the commit lane.
+    LostEnvelope,
 }
 
 /// Whether this fault is planted.

@@ -12,7 +12,6 @@ use crate::control::Control;
 use crate::dispatch::Dispatch;
 use crate::failure::Failure;
 use crate::handoff::HandOff;
-use crate::journal::InputCheck;
 use crate::observe::Observation;
 use crate::outcome::{Outcome, Payload};
 use crate::runtime::Shared;
@@ -21,7 +20,7 @@ use crate::source::Source;
 use crate::summary::{Resume, Summary};
 use crate::supervisor::Progress;
 use crate::sync::{Arc, lock, thread};
-use crate::trail::mix_one;
+use crate::trail::hash_entry;
 use crate::windows::Windows;
 use crate::worker::Context;
 
@@ -40,13 +39,16 @@ impl<K> fmt::Debug for Report<K> {
     }
 }
 
+/// Looks at the input up to the cursor.
+type Reread = Box<dyn FnMut(u64, &PlanHasher) -> Result<(), Refusal> + Send>;
+
 /// A run about to begin.
 pub struct Lanes {
     config: Config,
     clock: Arc<dyn Clock>,
     control: Control,
     resume: Resume,
-    input_check: Option<InputCheck>,
+    reread: Option<Reread>,
     progress: Option<Progress>,
 }
 
@@ -58,7 +60,7 @@ impl Lanes {
             clock: Arc::new(SystemClock::start()),
             control: Control::new(),
             resume: Resume::default(),
-            input_check: None,
+            reread: None,
             progress: None,
         }
     }
@@ -82,10 +84,14 @@ impl Lanes {
         Self { resume, ..self }
     }
 
-    /// Names the range in which a resumed run's input first differs, by the points of its journal.
+    /// Looks at the input that a resumed run reads again: called with the number of entries so far and
+    /// their hash after each of them. What it refuses, the run refuses.
     #[must_use]
-    pub fn input_check(self, check: InputCheck) -> Self {
-        Self { input_check: Some(check), ..self }
+    pub fn reread(
+        self,
+        look: impl FnMut(u64, &PlanHasher) -> Result<(), Refusal> + Send + 'static,
+    ) -> Self {
+        Self { reread: Some(Box::new(look)), ..self }
     }
 
     /// Calls `report` now and then, on the thread that called [`Lanes::run`].
@@ -108,10 +114,10 @@ impl Lanes {
         K: Sink<P>,
         F: Fn(&S::Item, &Context) -> Outcome<P> + Send + Sync + 'static,
     {
-        let Self { config, clock, control, resume, input_check, progress } = self;
+        let Self { config, clock, control, resume, reread, progress } = self;
         let refused = |refusal| Box::new(Failure { refusal, snapshot: None, resume });
         config.check().map_err(refused)?;
-        let (dispatch, hasher) = prepare(source, &config, &resume, input_check).map_err(refused)?;
+        let (dispatch, hasher) = prepare(source, &config, &resume, reread).map_err(refused)?;
         let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes);
         let threads = config.threads;
         let shared = Arc::new(Shared::new((config, clock, compute), dispatch, HandOff::new(lane)));
@@ -192,16 +198,14 @@ fn prepare<S: Source, P: Payload>(
     mut source: S,
     config: &Config,
     resume: &Resume,
-    mut check: Option<InputCheck>,
+    mut reread: Option<Reread>,
 ) -> Result<(Dispatch<S, P>, PlanHasher), Refusal> {
     let read = || -> Result<_, Refusal> {
         let mut hasher = PlanHasher::new(&config.plan);
         let mut windows = Windows::new(config.plan, config.window_retries);
         for seq in 0..resume.cursor {
             skip(&mut source, seq, &mut hasher, &mut windows)?;
-            if let Some(check) = check.as_mut().filter(|check| check.next_end() == Some(seq + 1)) {
-                check.check(&hasher.digest())?;
-            }
+            reread.as_mut().map_or(Ok(()), |look| look(seq + 1, &hasher))?;
         }
         if resume.cursor > 0 && hasher.digest() != resume.input_hash {
             return Err(changed(resume.cursor, "an entry before the cursor, or the configuration"));
@@ -225,7 +229,7 @@ fn skip<S: Source>(
     };
     let entry = source.entry(&item);
     entry.check()?;
-    mix_one(hasher, entry, source.content(&item));
+    hash_entry(hasher, entry, source.content(&item));
     windows.plan(entry, || Snapshot { commit_lag: 0, buffered_bytes: 0, util: 1.0 });
     windows.retire(seq);
     Ok(())

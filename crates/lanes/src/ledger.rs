@@ -5,9 +5,10 @@
 //! scanned. The ring covers the active windows only: a seq takes the cell of one that was committed
 //! a whole ring ago and keeps its generation, so a lease from that time is a stranger.
 //!
-//! Start and outcome race with reclaim and cancel: compare and exchange. The first dispatch happens
-//! under the dispatch lock and the commit under the commit lock, where nobody else may move the
-//! slot: a plain release store, with the legality still asked of the kernel.
+//! Start and outcome race with reclaim and cancel: compare and exchange. Some moves are made under a
+//! lock that everybody takes who could move the slot: the first dispatch under the dispatch lock, a
+//! claim's start and outcome under its desk (reclaim and cancel take it too), the commit under the
+//! commit lock. Those are a plain release store, with the legality still asked of the kernel.
 
 use sprag_kernel::decide::seq::{AfterFailure, At, FailRules, Lease, Outcome, Reclaim, Slot};
 use sprag_kernel::error::Refusal;
@@ -70,7 +71,10 @@ impl Ledger {
     /// dispatch lock and has seen the cursor pass the former tenant.
     #[inline]
     pub(crate) fn enter(&self, seq: u64, owner: u16, now: Millis) -> Result<Lease, Refusal> {
-        let next = self.fresh(seq).dispatch(owner, At { seq, wall_ms: 0 })?;
+        let fresh = self.fresh(seq);
+        let Some(next) = fresh.try_dispatch(owner) else {
+            return fresh.dispatch(owner, now_at(seq)).map(|next| next.lease);
+        };
         self.beat(seq, now);
         self.put(seq, next);
         Ok(next.lease)
@@ -78,7 +82,7 @@ impl Ledger {
 
     /// Cancels a seq that nobody has seen, under the dispatch lock like [`Self::enter`].
     pub(crate) fn enter_cancelled(&self, seq: u64, canceller: u16) -> Result<(), Refusal> {
-        let next = self.fresh(seq).cancel(canceller, At { seq, wall_ms: wall_ms() })?;
+        let next = self.fresh(seq).cancel(canceller, now_at(seq))?;
         self.put(seq, next);
         Ok(())
     }
@@ -94,7 +98,6 @@ impl Ledger {
     }
 
     /// The owner begins.
-    #[inline]
     pub(crate) fn start(&self, seq: u64, lease: Lease, now: Millis) -> Result<(), Refusal> {
         // The beat goes first: a reclaim that sees the seq in flight sees a beat that belongs to it.
         // A stranger's beat can at worst keep another's lease alive until the next look.
@@ -102,14 +105,42 @@ impl Ledger {
         self.exchange(seq, |slot, at| Ok((slot.start(lease, at)?, ())))
     }
 
-    /// The owner has a payload, or a reason to leave the item out. Returns the retries so far.
+    /// As [`Self::start`], by whoever holds the desk of the claim.
     #[inline]
+    pub(crate) fn start_held(&self, seq: u64, lease: Lease, now: Millis) -> Result<(), Refusal> {
+        let slot = self.slot(seq);
+        let Some(next) = slot.try_start(lease) else {
+            return slot.start(lease, now_at(seq)).map(|_| ());
+        };
+        self.beat(seq, now);
+        self.put(seq, next);
+        Ok(())
+    }
+
+    /// The owner has a payload, or a reason to leave the item out. Returns the retries so far.
     pub(crate) fn finish(&self, seq: u64, lease: Lease, outcome: Outcome) -> Result<u16, Refusal> {
         self.exchange(seq, |slot, at| {
             let lease = if planted(Fault::MissingGeneration) { slot.lease } else { lease };
             let next = slot.finish(lease, outcome, at)?;
             Ok((next, next.attempts))
         })
+    }
+
+    /// As [`Self::finish`], by whoever holds the desk of the claim.
+    #[inline]
+    pub(crate) fn finish_held(
+        &self,
+        seq: u64,
+        lease: Lease,
+        outcome: Outcome,
+    ) -> Result<(), Refusal> {
+        let slot = self.slot(seq);
+        let lease = if planted(Fault::MissingGeneration) { slot.lease } else { lease };
+        let Some(next) = slot.try_finish(lease, outcome) else {
+            return slot.finish(lease, outcome, now_at(seq)).map(|_| ());
+        };
+        self.put(seq, next);
+        Ok(())
     }
 
     /// The owner's attempt failed.
@@ -161,21 +192,26 @@ impl Ledger {
 
     /// Whether the commit lane may pass this seq at `cursor`; changes nothing.
     #[inline]
-    pub(crate) fn may_commit(&self, seq: u64, cursor: u64) -> Result<Slot, Refusal> {
+    pub(crate) fn may_commit(&self, seq: u64, cursor: u64) -> Result<(), Refusal> {
         let slot = self.slot(seq);
-        slot.commit(cursor, At { seq, wall_ms: 0 })
-            .or_else(|_| slot.commit(cursor, At { seq, wall_ms: wall_ms() }))
+        match slot.try_commit(seq, cursor) {
+            Some(_) => Ok(()),
+            None => slot.commit(cursor, now_at(seq)).map(|_| ()),
+        }
     }
 
-    /// The commit lane passes the seq. The caller holds the commit lock and the seq is terminal.
+    /// The commit lane passes the seq. The caller holds the commit lock.
     #[inline]
     pub(crate) fn commit(&self, seq: u64, cursor: u64) -> Result<(), Refusal> {
-        let next = self.may_commit(seq, cursor)?;
-        self.put(seq, next);
+        let slot = self.slot(seq);
+        match slot.try_commit(seq, cursor) {
+            Some(next) => self.put(seq, next),
+            None => return slot.commit(cursor, now_at(seq)).map(|_| ()),
+        }
         Ok(())
     }
 
-    #[inline]
+    /// Asks the kernel and writes its answer in one exchange.
     fn exchange<A>(
         &self,
         seq: u64,
@@ -185,11 +221,7 @@ impl Ledger {
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let slot = unpack(seen);
-            let Ok((next, answer)) = decide(slot, At { seq, wall_ms: 0 }) else {
-                // The rules are pure, so the same question with the time in it gets the same no;
-                // this way the clock is read for refusals only.
-                return decide(slot, At { seq, wall_ms: wall_ms() }).map(|(_, answer)| answer);
-            };
+            let (next, answer) = decide(slot, now_at(seq))?;
             match word.compare_exchange(seen, pack(next), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(answer),
                 Err(now) => seen = now,
@@ -219,10 +251,16 @@ impl Ledger {
     }
 
     #[inline]
+    #[allow(clippy::cast_possible_truncation)] // the mask is the length of a slice, less one
     fn cell(&self, seq: u64) -> &Cell {
-        let place = usize::try_from(seq & self.mask).expect("a ring fits in memory");
-        &self.cells[place]
+        &self.cells[(seq & self.mask) as usize]
     }
+}
+
+/// Names the seq and the time, for a refusal.
+#[cold]
+fn now_at(seq: u64) -> At {
+    At { seq, wall_ms: wall_ms() }
 }
 
 /// Whether a refusal only says that somebody else holds the seq now: drop the result, go on.
@@ -246,15 +284,15 @@ fn pack(slot: Slot) -> u64 {
 }
 
 #[inline]
+#[allow(clippy::cast_possible_truncation)] // each field is cut out with exactly its own bits
 fn unpack(word: u64) -> Slot {
-    let bits = |shift: u32, count: u32| word >> shift & ((1 << count) - 1);
-    let state = u8::try_from(bits(0, STATE_BITS)).ok().and_then(SeqState::from_code);
+    let state = SeqState::from_code((word & ((1 << STATE_BITS) - 1)) as u8);
     Slot {
         state: state.expect("three bits name eight states"),
-        attempts: u16::try_from(bits(STATE_BITS, ATTEMPT_BITS)).expect("thirteen bits"),
+        attempts: (word >> STATE_BITS & ((1 << ATTEMPT_BITS) - 1)) as u16,
         lease: Lease {
-            owner: u16::try_from(bits(OWNER_SHIFT, u16::BITS)).expect("sixteen bits"),
-            generation: u32::try_from(word >> GENERATION_SHIFT).expect("thirty-two bits"),
+            owner: (word >> OWNER_SHIFT) as u16,
+            generation: (word >> GENERATION_SHIFT) as u32,
         },
     }
 }

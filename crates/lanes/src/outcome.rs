@@ -28,6 +28,7 @@ pub trait Payload: Send + 'static {
 }
 
 /// The digest of some bytes.
+#[inline]
 pub fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
@@ -85,6 +86,7 @@ pub enum Verdict<P> {
 
 impl<P> Verdict<P> {
     /// The terminal state that stands for it.
+    #[inline]
     pub fn state(&self) -> SeqState {
         match self {
             Self::Success(_) => SeqState::TerminalSuccess,
@@ -103,7 +105,6 @@ pub struct Envelope<P> {
     /// Retries before it.
     pub attempts: u16,
     digest: u64,
-    weight: u64,
 }
 
 impl<P: Payload> Envelope<P> {
@@ -111,31 +112,35 @@ impl<P: Payload> Envelope<P> {
     #[inline]
     pub(crate) fn seal(verdict: Verdict<P>, attempts: u16) -> Self {
         // Of a failure the class counts and the message does not: messages name times and addresses.
-        let (digest, weight) = match &verdict {
-            Verdict::Success(payload) => (payload.digest(), payload.weight()),
-            Verdict::Skip(reason) => (digest(reason.as_bytes()), reason.len() as u64),
-            Verdict::Fail(class, message) => {
-                (digest(class.name().as_bytes()), message.len() as u64)
-            }
-            Verdict::Cancel => (0, 0),
+        let digest = match &verdict {
+            Verdict::Success(payload) => payload.digest(),
+            Verdict::Skip(reason) => digest(reason.as_bytes()),
+            Verdict::Fail(class, _) => digest(class.name().as_bytes()),
+            Verdict::Cancel => 0,
         };
-        Self { verdict, attempts, digest, weight }
+        Self { verdict, attempts, digest }
+    }
+
+    /// Bytes it holds while it waits.
+    #[inline]
+    pub fn weight(&self) -> u64 {
+        match &self.verdict {
+            Verdict::Success(payload) => payload.weight(),
+            Verdict::Skip(text) | Verdict::Fail(_, text) => text.len() as u64,
+            Verdict::Cancel => 0,
+        }
     }
 }
 
 impl<P> Envelope<P> {
-    /// Bytes it holds while it waits.
-    pub fn weight(&self) -> u64 {
-        self.weight
-    }
-
     /// The outcome hash after this seq.
     #[inline]
     pub(crate) fn chain(&self, seq: u64, before: u64) -> u64 {
-        let mut record = [0; 17];
-        record[..8].copy_from_slice(&seq.to_le_bytes());
-        record[8..16].copy_from_slice(&self.digest.to_le_bytes());
-        record[16] = self.verdict.state().code();
+        // Two whole words: the state's three bits beside the seq, and the digest.
+        let place = seq << 3 | u64::from(self.verdict.state().code());
+        let mut record = [0; 16];
+        record[..8].copy_from_slice(&place.to_le_bytes());
+        record[8..].copy_from_slice(&self.digest.to_le_bytes());
         xxh3_64_with_seed(&record, before)
     }
 }

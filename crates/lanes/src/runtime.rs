@@ -7,6 +7,7 @@
 //! the other and no wake-up is lost.
 
 use sprag_kernel::error::{Code, Refusal};
+use sprag_kernel::planner::Window;
 
 use crate::batch::Chunk;
 use crate::bell::Bell;
@@ -15,6 +16,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::Wish;
 use crate::dispatch::{Dispatch, Phase, Take, View};
+use crate::fault::{Fault, planted};
 use crate::handoff::{Books, HandOff};
 use crate::ledger::Ledger;
 use crate::observe::{Blocked, Observation, Why, WindowView};
@@ -24,6 +26,7 @@ use crate::source::Source;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 use crate::tally::{LedgerCounts, Retries, Tally};
 use crate::trail::Trail;
+use crate::windows::Planned;
 
 /// No waiter, or no total yet.
 const NEVER: u64 = u64::MAX;
@@ -138,7 +141,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     /// Hands envelopes over, commits what can be, and wakes whom that frees.
     pub(crate) fn publish(&self, chunks: Vec<Chunk<P>>, who: usize) {
-        if chunks.is_empty() {
+        if chunks.is_empty() || planted(Fault::LostEnvelope) {
             return;
         }
         let before = self.handoff.cursor();
@@ -244,13 +247,12 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 }
 
 fn windows<S: Source, P>(dispatch: &Dispatch<S, P>, cursor: u64) -> Vec<WindowView> {
-    let view = |planned: &crate::windows::Planned| WindowView {
-        window: planned.bounds.window,
-        start: planned.bounds.start,
-        end: planned.bounds.end,
+    let view = |(bounds, planned): (Window, &Planned)| WindowView {
+        window: bounds.window,
+        start: bounds.start,
+        end: bounds.end,
         terminal: planned.gauge.terminal.load(Ordering::Relaxed),
-        committed: cursor.clamp(planned.bounds.start, planned.bounds.end + 1)
-            - planned.bounds.start,
+        committed: cursor.clamp(bounds.start, bounds.end + 1) - bounds.start,
         buffered_bytes: planned.buffered(),
     };
     dispatch.windows.active(cursor).map(view).collect()

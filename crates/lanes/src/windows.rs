@@ -23,11 +23,11 @@ pub(crate) struct WindowGauge {
 
 /// A window that is planned and not closed.
 pub(crate) struct Planned {
-    pub(crate) bounds: Window,
+    number: u64,
+    /// Known once the planner has cut it and no entry will join.
+    bounds: Option<Window>,
     pub(crate) gauge: Arc<WindowGauge>,
     pub(crate) retries_left: Option<u32>,
-    /// The planner has cut it: no entry will join.
-    full: bool,
 }
 
 /// The active windows, and at most one that has just been begun behind them.
@@ -35,32 +35,22 @@ pub(crate) struct Windows {
     planner: Planner,
     planned: VecDeque<Planned>,
     retries: Option<u32>,
-    next_seq: u64,
 }
 
 impl Windows {
     /// No entries yet; each window will have so many retries, if that is limited.
     pub(crate) fn new(plan: PlanConfig, retries: Option<u32>) -> Self {
-        Self { planner: Planner::new(plan), planned: VecDeque::new(), retries, next_seq: 0 }
+        Self { planner: Planner::new(plan), planned: VecDeque::new(), retries }
     }
 
     /// Plans the next entry. `snapshot` is asked for only if the entry begins a window.
     #[inline]
     pub(crate) fn plan(&mut self, entry: Entry, snapshot: impl FnOnce() -> Snapshot) {
-        let seq = self.next_seq;
-        self.next_seq += 1;
         let closed = self.planner.push(entry);
-        if closed.is_none()
-            && let Some(open) = self.planned.back_mut().filter(|last| !last.full)
-        {
-            open.bounds.end = seq;
-            open.bounds.entries += 1;
-            open.bounds.cost += entry.cost.max(1);
-            open.bounds.bytes += entry.bytes;
-            return;
+        if closed.is_some() || self.planned.is_empty() {
+            self.begin(closed);
+            self.planner.adapt(Some(&snapshot()));
         }
-        self.begin(seq, entry, closed);
-        self.planner.adapt(Some(&snapshot()));
     }
 
     /// The input has ended.
@@ -72,9 +62,10 @@ impl Windows {
     /// Closes every window that the cursor has passed.
     #[inline]
     pub(crate) fn retire(&mut self, cursor: u64) {
-        while let Some(w0) = self.planned.front().filter(|w| w.full && cursor > w.bounds.end) {
-            let Window { window, start, end, .. } = w0.bounds;
-            tracing::debug!(window, start, end, "window closed");
+        while let Some(w0) = self.planned.front().and_then(|w0| w0.bounds)
+            && cursor > w0.end
+        {
+            tracing::debug!(window = w0.window, start = w0.start, end = w0.end, "window closed");
             self.planned.pop_front();
         }
     }
@@ -93,44 +84,47 @@ impl Windows {
 
     /// The cursor at which W0 closes, as far as its end is known.
     pub(crate) fn closes_at(&self) -> Option<u64> {
-        self.planned.front().filter(|w0| w0.full).map(|w0| w0.bounds.end + 1)
+        self.planned.front().and_then(|w0| w0.bounds).map(|w0| w0.end + 1)
     }
 
     /// The window with this number, while it is not closed.
     pub(crate) fn by_number(&mut self, number: u64) -> Option<&mut Planned> {
-        self.planned.iter_mut().find(|planned| planned.bounds.window == number)
+        self.planned.iter_mut().find(|planned| planned.number == number)
     }
 
-    /// W0 and W1 at this cursor, as far as there are any.
-    pub(crate) fn active(&self, cursor: u64) -> impl Iterator<Item = &Planned> {
-        let passed = move |planned: &&Planned| planned.full && cursor > planned.bounds.end;
-        self.planned.iter().skip_while(passed).take(ACTIVE)
+    /// W0 and W1 at this cursor, as far as there are any, with their bounds so far.
+    pub(crate) fn active(&self, cursor: u64) -> impl Iterator<Item = (Window, &Planned)> {
+        let open = self.planner.open();
+        let bounded = move |planned| (Planned::bounds_or(planned, open), planned);
+        let passed = move |planned: &&Planned| planned.bounds.is_some_and(|w| cursor > w.end);
+        self.planned.iter().skip_while(passed).take(ACTIVE).map(bounded)
     }
 
-    fn begin(&mut self, seq: u64, entry: Entry, closed: Option<Window>) {
+    #[cold]
+    fn begin(&mut self, closed: Option<Window>) {
         self.close_newest(closed);
-        let window = self.planned.back().map_or_else(
-            || closed.map_or(0, |before| before.window + 1),
-            |before| before.bounds.window + 1,
-        );
-        let (cost, bytes) = (entry.cost.max(1), entry.bytes);
+        let number = self.planner.open().window;
         self.planned.push_back(Planned {
-            bounds: Window { window, start: seq, end: seq, cost, bytes, entries: 1 },
-            gauge: Arc::new(WindowGauge { number: window, ..WindowGauge::default() }),
+            number,
+            bounds: None,
+            gauge: Arc::new(WindowGauge { number, ..WindowGauge::default() }),
             retries_left: self.retries,
-            full: false,
         });
     }
 
     fn close_newest(&mut self, closed: Option<Window>) {
         if let (Some(newest), Some(closed)) = (self.planned.back_mut(), closed) {
-            debug_assert_eq!(newest.bounds, closed, "both saw the same entries");
-            newest.full = true;
+            debug_assert_eq!(newest.number, closed.window, "both count the same windows");
+            newest.bounds = Some(closed);
         }
     }
 }
 
 impl Planned {
+    fn bounds_or(&self, open: Window) -> Window {
+        self.bounds.unwrap_or(open)
+    }
+
     /// Results that wait in this window, in bytes.
     pub(crate) fn buffered(&self) -> u64 {
         self.gauge.bytes.load(Ordering::Relaxed)

@@ -4,13 +4,14 @@
 //! count, small enough that nobody waits for it. A panic of the compute function is a failed attempt;
 //! a result whose lease was taken away meanwhile is dropped.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sprag_kernel::decide::seq::{Lease, Outcome as Kept};
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::retry::ErrorClass;
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Held};
 use crate::commit::panic_text;
 use crate::ledger::is_stale;
 use crate::outcome::{Envelope, Outcome, Payload, Verdict};
@@ -18,16 +19,16 @@ use crate::reclaim::{Claimed, cancel_claimed};
 use crate::runtime::{Shared, Signal};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::sync::{Arc, lock};
+use crate::sync::lock;
 use crate::tally::Event;
 
 /// How long a claim should take.
 const CLAIM_NS: u64 = 75_000;
 /// Finished envelopes are handed over at least this often, if items end at all.
 const HOLD_BACK_NS: u64 = 1_000_000;
-/// In large claims the time is read once per so many items; they are fast, or the claim were small.
-const STRIDE: usize = 16;
-/// Up to this size of a claim the time is read for every item.
+/// In large claims so many items go together; they are fast, or the claim would be small.
+const GROUP: usize = 16;
+/// Up to this size of a claim every item goes by itself.
 const SMALL_CLAIM: usize = 32;
 
 /// What a compute function is told besides its item.
@@ -116,32 +117,33 @@ where
         self.bell.ring();
     }
 
-    fn compute_claim(&self, worker: usize, claim: &Arc<Claim<S::Item, P>>, pace: &mut Pace) {
+    fn compute_claim(&self, worker: usize, claim: &Held<S::Item, P>, pace: &mut Pace) {
         let began = self.clock.now_ns();
         let (mut now, mut published) = (began, began);
-        let stride = if claim.len() <= SMALL_CLAIM { 1 } else { STRIDE };
+        let group = self.group_of(claim.len());
         let mut done = 0;
-        for place in 0..claim.len() {
+        while done < claim.len() {
             match self.signal() {
                 Signal::Go => {}
                 Signal::Stop => break,
                 Signal::Cancel => {
-                    self.cancel_rest(worker, claim, place);
+                    self.cancel_rest(worker, claim, done);
                     break;
                 }
             }
-            if place > 0 && place % stride == 0 {
+            if done > 0 {
                 now = self.clock.now_ns();
                 if now - published > HOLD_BACK_NS {
                     self.publish(claim.clear_desk(), worker);
                     published = now;
                 }
             }
-            if let Err(refusal) = self.compute_one(worker, Claimed { claim, place }, now) {
+            let places = done..(done + group).min(claim.len());
+            done = places.end;
+            if let Err(refusal) = self.compute_group(worker, claim, places, now) {
                 self.fail(&mut lock(&self.dispatch), refusal);
                 break;
             }
-            done += 1;
         }
         self.publish(claim.clear_desk(), worker);
         if done > 0 {
@@ -149,71 +151,121 @@ where
         }
     }
 
-    /// Computes one seq and settles it. A refusal from here is fatal to the run.
+    /// How many items are started and settled together. Fast items share the cost of the desk's lock
+    /// and of the clock; where a lease can be lost each item stands for itself, so that none is
+    /// charged for a neighbour that hangs.
+    fn group_of(&self, claimed: usize) -> usize {
+        if claimed <= SMALL_CLAIM || self.config.lease_ms.is_some() { 1 } else { GROUP }
+    }
+
+    /// Starts some seqs, computes them, and settles them. A refusal from here is fatal to the run.
+    fn compute_group(
+        &self,
+        worker: usize,
+        claim: &Held<S::Item, P>,
+        places: Range<usize>,
+        now: u64,
+    ) -> Result<(), Refusal> {
+        let mut kept: [Option<Envelope<P>>; GROUP] = [const { None }; GROUP];
+        let started = self.start(claim, places.clone(), now / 1_000_000)?;
+        self.tallies[worker].add(Event::Started, u64::from(started.count_ones()));
+        for (bit, place) in places.clone().enumerate() {
+            if started >> bit & 1 == 1 {
+                self.compute_one(worker, Claimed { claim, place }, &mut kept[bit])?;
+            }
+        }
+        self.settle(worker, claim, places, &mut kept)
+    }
+
+    /// Starts the seqs that this claim still holds; the others were taken away. One bit per place.
+    #[inline]
+    fn start(
+        &self,
+        claim: &Claim<S::Item, P>,
+        places: Range<usize>,
+        now_ms: u64,
+    ) -> Result<u32, Refusal> {
+        let mut started = 0;
+        // Held against reclaim and cancel, so that the moves are plain stores.
+        let _desk = lock(&claim.desk);
+        for (bit, place) in places.enumerate() {
+            match self.ledger.start_held(claim.seq(place), claim.lease(place), now_ms) {
+                Ok(()) => started |= 1 << bit,
+                Err(refusal) if is_stale(&refusal) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(started)
+    }
+
+    /// Computes one seq. Its envelope is kept to be settled; a failed attempt is settled here.
     #[inline]
     fn compute_one(
         &self,
         worker: usize,
         claimed: Claimed<S::Item, P>,
-        now: u64,
+        kept: &mut Option<Envelope<P>>,
     ) -> Result<(), Refusal> {
-        let (seq, lease) = (claimed.claim.seq(claimed.place), claimed.claim.lease(claimed.place));
-        match self.ledger.start(seq, lease, now / 1_000_000) {
-            Ok(()) => self.tallies[worker].add(Event::Started, 1),
-            // The lease was taken away before the work began.
-            Err(refusal) if is_stale(&refusal) => return Ok(()),
-            Err(refusal) => return Err(refusal),
-        }
-        let attempts = self.ledger.slot(seq).attempts;
-        let context = Context { seq, attempts, lease, run: self };
-        let item = claimed.claim.item(claimed.place);
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let outcome = (self.compute)(item, &context);
-            Sealed::of(outcome, attempts)
+        let Claimed { claim, place } = claimed;
+        let (seq, attempts) = (claim.seq(place), claim.attempts);
+        let context = Context { seq, attempts, lease: claim.lease(place), run: self };
+        let computed = catch_unwind(AssertUnwindSafe(|| {
+            let verdict = match (self.compute)(claim.item(place), &context) {
+                Outcome::Success(payload) => Verdict::Success(payload),
+                Outcome::Skip(reason) => Verdict::Skip(reason),
+                Outcome::Fail(class, message) => return Err((class, message)),
+            };
+            // In place: a copy of what was just written in small pieces would stall.
+            *kept = Some(Envelope::seal(verdict, attempts));
+            Ok(())
         }));
-        let failure = match outcome {
-            Ok(Sealed::Kept(kept, envelope)) => {
-                return self.settle(worker, claimed, kept, envelope);
-            }
-            Ok(Sealed::Failed(class, message)) => (class, message),
+        let failure = match computed {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(failure)) => failure,
             Err(panic) => (ErrorClass::NonRetryableInput, panic_text(&*panic)),
         };
         let mut dispatch = lock(&self.dispatch);
-        let failed = dispatch.fail(claimed, failure, &self.config, self.view(worker));
+        dispatch.fail(claimed, failure, &self.config, self.view(worker))?;
         drop(dispatch);
         self.wake_all();
-        failed
+        Ok(())
     }
 
+    /// Lets outcomes reach the ledger and the desk together.
     #[inline]
     fn settle(
         &self,
         worker: usize,
-        claimed: Claimed<S::Item, P>,
-        kept: Kept,
-        envelope: Envelope<P>,
+        claim: &Claim<S::Item, P>,
+        places: Range<usize>,
+        kept: &mut [Option<Envelope<P>>; GROUP],
     ) -> Result<(), Refusal> {
-        let (seq, lease) = (claimed.claim.seq(claimed.place), claimed.claim.lease(claimed.place));
-        let mut desk = lock(&claimed.claim.desk);
-        match self.ledger.finish(seq, lease, kept) {
-            Ok(_) => {
-                desk.lay(seq, envelope);
-                let event = match kept {
-                    Kept::Success => Event::Succeeded,
-                    Kept::Skip => Event::Skipped,
-                };
-                self.tallies[worker].add(event, 1);
-                Ok(())
+        let (mut succeeded, mut skipped) = (0, 0);
+        let mut desk = lock(&claim.desk);
+        for (envelope, place) in kept.iter_mut().zip(places) {
+            let Some(envelope) = envelope.take() else { continue };
+            let seq = claim.seq(place);
+            let (kind, count) = match &envelope.verdict {
+                Verdict::Success(_) => (Kept::Success, &mut succeeded),
+                Verdict::Skip(_) => (Kept::Skip, &mut skipped),
+                Verdict::Fail(..) | Verdict::Cancel => unreachable!("settled where it failed"),
+            };
+            match self.ledger.finish_held(seq, claim.lease(place), kind) {
+                Ok(()) => {
+                    *count += 1;
+                    desk.lay(seq, envelope);
+                }
+                Err(refusal) if is_stale(&refusal) => tracing::debug!(seq, "late result dropped"),
+                Err(refusal) => return Err(refusal),
             }
-            Err(refusal) if is_stale(&refusal) => {
-                tracing::debug!(seq, "late result dropped");
-                Ok(())
-            }
-            Err(refusal) => Err(refusal),
         }
+        drop(desk);
+        self.tallies[worker].add(Event::Succeeded, succeeded);
+        self.tallies[worker].add(Event::Skipped, skipped);
+        Ok(())
     }
 
-    fn cancel_rest(&self, worker: usize, claim: &Arc<Claim<S::Item, P>>, from: usize) {
+    fn cancel_rest(&self, worker: usize, claim: &Held<S::Item, P>, from: usize) {
         for place in from..claim.len() {
             if let Err(refusal) = cancel_claimed(Claimed { claim, place }, self.view(worker)) {
                 self.fail(&mut lock(&self.dispatch), refusal);
@@ -235,26 +287,5 @@ where
 
     fn told(&self) -> Signal {
         self.signal()
-    }
-}
-
-/// An outcome, its envelope sealed where the work was done.
-enum Sealed<P> {
-    Kept(Kept, Envelope<P>),
-    Failed(ErrorClass, String),
-}
-
-impl<P: Payload> Sealed<P> {
-    #[inline]
-    fn of(outcome: Outcome<P>, attempts: u16) -> Self {
-        match outcome {
-            Outcome::Success(payload) => {
-                Self::Kept(Kept::Success, Envelope::seal(Verdict::Success(payload), attempts))
-            }
-            Outcome::Skip(reason) => {
-                Self::Kept(Kept::Skip, Envelope::seal(Verdict::Skip(reason), attempts))
-            }
-            Outcome::Fail(class, message) => Self::Failed(class, message),
-        }
     }
 }

@@ -1,14 +1,16 @@
 //! The three parts that `sprag map` gives to the lanes: items, commands, results.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sprag_lanes::journal::{Ended, Outcomes};
+use sprag_kernel::Refusal;
+use sprag_kernel::planner::PlanHasher;
+use sprag_lanes::journal::{Ended, InputCheck, Outcomes, RunState};
 use sprag_lanes::{
-    Batch, Context, Control, Entry, Envelope, ErrorClass, Outcome, Payload, Sink, SinkError,
-    Source, Verdict, digest,
+    Batch, Context, Control, Entry, Envelope, ErrorClass, Outcome, Payload, PlanConfig, Sink,
+    SinkError, Source, Verdict, digest, hash_entry,
 };
 
 use super::command::{self, End, Finished, Limits};
@@ -23,8 +25,8 @@ use super::writer::Group;
 pub struct ItemSource {
     /// Where they come from.
     pub items: Items,
-    /// The outcomes that choose among them.
-    pub again: Option<Outcomes>,
+    /// The earlier run that chooses among them.
+    pub again: Option<Again>,
     /// How many were read.
     pub read: u64,
     /// Set when the run is to stop: then the items have not ended, reading has.
@@ -33,28 +35,90 @@ pub struct ItemSource {
     pub cut_short: Arc<AtomicBool>,
 }
 
-impl ItemSource {
-    fn is_wanted(&self, origin: u64) -> bool {
+/// An earlier run whose failed items run again. Its journal also knows what its input was.
+pub struct Again {
+    outcomes: Outcomes,
+    check: InputCheck,
+    hash: PlanHasher,
+    /// Chosen, but not yet known to be of the same input.
+    held: Vec<Item>,
+    ready: VecDeque<Item>,
+    /// Why the input is not that of the earlier run.
+    pub refused: Arc<Mutex<Option<Refusal>>>,
+}
+
+impl Again {
+    /// The items of a run with this plan that did not succeed.
+    pub fn new(state: &RunState, plan: &PlanConfig) -> Self {
+        Self {
+            outcomes: state.outcomes.clone(),
+            check: state.input_check(),
+            hash: PlanHasher::new(plan),
+            held: Vec::new(),
+            ready: VecDeque::new(),
+            refused: Arc::default(),
+        }
+    }
+
+    /// Takes the next item of the input. It is given out once the input was found to be the same.
+    fn take(&mut self, item: Item) -> Result<(), String> {
         use sprag_lanes::journal::Outcome::{Cancel, Fail};
-        self.again.as_ref().is_none_or(|outcomes| {
-            outcomes.get(origin).is_some_and(|ended| matches!(ended.outcome, Fail | Cancel))
+        let Item { origin, text } = &item;
+        let read = origin + 1;
+        hash_entry(&mut self.hash, entry_of(text), Some(text));
+        let same = self.check.at(read, &self.hash);
+        self.note(same)?;
+        let ended = self.outcomes.get(*origin);
+        if ended.is_some_and(|ended| matches!(ended.outcome, Fail | Cancel)) {
+            self.held.push(item);
+        }
+        if self.check.checked_to() == read {
+            self.ready.extend(self.held.drain(..));
+        }
+        Ok(())
+    }
+
+    fn ends(&self, read: u64) -> Result<(), String> {
+        self.note(self.check.finish(read))
+    }
+
+    fn note(&self, same: Result<(), Refusal>) -> Result<(), String> {
+        same.map_err(|refusal| {
+            let text = refusal.to_string();
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+            text
         })
     }
+}
+
+fn entry_of(text: &[u8]) -> Entry {
+    Entry { cost: 1, bytes: text.len() as u64 }
 }
 
 impl Source for ItemSource {
     type Item = Item;
 
     fn next(&mut self) -> Result<Option<Item>, String> {
-        while let Some(text) = self.items.next_item().map_err(|error| error.to_string())? {
-            let origin = self.read;
+        loop {
+            let ready = self.again.as_mut().and_then(|again| again.ready.pop_front());
+            if ready.is_some() {
+                return Ok(ready);
+            }
+            let next = self.items.next_item().map_err(|error| error.to_string())?;
+            let Some(text) = next else { break };
+            let item = Item { origin: self.read, text };
             self.read += 1;
-            if self.is_wanted(origin) {
-                return Ok(Some(Item { origin, text }));
+            match &mut self.again {
+                Some(again) => again.take(item)?,
+                None => return Ok(Some(item)),
             }
         }
-        self.cut_short.store(self.stop.load(Ordering::SeqCst), Ordering::SeqCst);
-        Ok(None)
+        let stopped = self.stop.load(Ordering::SeqCst);
+        self.cut_short.store(stopped, Ordering::SeqCst);
+        match &self.again {
+            Some(again) if !stopped => again.ends(self.read).map(|()| None),
+            Some(_) | None => Ok(None),
+        }
     }
 
     fn total(&self) -> Option<u64> {
@@ -63,7 +127,7 @@ impl Source for ItemSource {
     }
 
     fn entry(&self, item: &Item) -> Entry {
-        Entry { cost: 1, bytes: item.text.len() as u64 }
+        entry_of(&item.text)
     }
 
     fn content<'a>(&self, item: &'a Item) -> Option<&'a [u8]> {

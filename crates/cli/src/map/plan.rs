@@ -14,7 +14,7 @@ use sprag_lanes::{Backoff, Config, Source};
 
 use super::args::RunArgs;
 use super::items::{Item, Items};
-use super::lanes::ItemSource;
+use super::lanes::{Again, ItemSource};
 use super::template::{self, Template};
 use crate::output::{Failure, Output, unreadable};
 
@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         };
         Ok(ItemSource {
             items,
-            again: self.again.as_ref().map(|found| found.state.outcomes.clone()),
+            again: self.again.as_ref().map(|found| Again::new(&found.state, &self.config.plan)),
             read: 0,
             stop: Arc::clone(stop),
             cut_short: Arc::clone(cut_short),

@@ -6,13 +6,13 @@
 
 use std::fs;
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sprag_kernel::{Code, Refusal};
-use sprag_lanes::journal::{self, Journal, Replay, RunState, Settings};
+use sprag_lanes::journal::{self, Journal, Replay, Settings};
 use sprag_lanes::{Control, Counts, Lanes, Resume, Source};
 
 use super::args::RunArgs;
@@ -104,7 +104,7 @@ fn begin(plan: &Plan<'_>, shared: &Shared) -> Result<Prepared, Failure> {
     let (journal, found) = open_journal(plan)?.unzip();
     let lock = take_commands_lock(args, shared)?;
     let source = plan.source(&shared.stop, &shared.cut_short)?;
-    let resume = found.as_ref().map_or_else(Resume::default, |found| resume_of(&found.state));
+    let resume = found.as_ref().map_or_else(Resume::default, |found| found.state.resume());
     let written = found.as_ref().map_or(0, |found| found.state.last.mark);
     let screen = screen(args, resume.cursor, source.total());
     let target = match &args.out {
@@ -114,8 +114,10 @@ fn begin(plan: &Plan<'_>, shared: &Shared) -> Result<Prepared, Failure> {
     let sync = args.sync.into();
     let writer = Writer { target, journal, sync, written, screen: screen.clone(), begun };
     let lanes = Lanes::new(plan.config.clone()).control(&shared.control).resume(resume);
-    let check = found.map(|found| found.state.input_check());
-    let lanes = check.into_iter().fold(lanes, Lanes::input_check);
+    let lanes = match found.map(|found| found.state.input_check()) {
+        Some(mut check) => lanes.reread(move |entries, hash| check.at(entries, hash)),
+        None => lanes,
+    };
     Ok(Prepared { source, lanes, writer, lock, screen, resumed_at: resume.cursor })
 }
 
@@ -123,6 +125,7 @@ impl Prepared {
     fn finish(self, plan: &Plan<'_>, shared: &Shared) -> Result<Report, Failure> {
         let begun = self.writer.begun;
         let failures = Arc::<Failures>::default();
+        let refused = self.source.again.as_ref().map(|again| Arc::clone(&again.refused));
         let commands = commands(plan, shared, &failures);
         let (sender, thread) = self.writer.start();
         let results = Results { format: Format::new(plan.args), failures, writer: sender };
@@ -136,7 +139,10 @@ impl Prepared {
         shared.groups.end_all();
         let left = match ran {
             Ok(report) => Ok(shared.left(&report.summary)),
-            Err(failure) => shared.forgive(*failure),
+            Err(failure) => match refused.and_then(|refused| lock(&refused).take()) {
+                Some(refusal) => Err(refusal),
+                None => shared.forgive(*failure),
+            },
         };
         self.screen.clear();
         let written = close(thread, left.as_ref().ok(), self.lock)?;
@@ -262,14 +268,8 @@ fn commands(plan: &Plan<'_>, shared: &Shared, failures: &Arc<Failures>) -> Comma
     }
 }
 
-fn resume_of(state: &RunState) -> Resume {
-    let journal::Counts { success, skip, fail, cancel } = state.counts;
-    Resume {
-        cursor: state.cursor(),
-        counts: Counts { success, skip, fail, cancel },
-        outcome_hash: state.last.outcome_hash,
-        input_hash: state.last.input_hash,
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn screen(args: &RunArgs, position: u64, total: Option<u64>) -> Screen {

@@ -1,23 +1,27 @@
 //! What is drawn on a terminal while a run goes on, and how to write past it.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use sprag_lanes::Observation;
 
 /// The progress bar, or nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Screen(Option<ProgressBar>);
 
-const KNOWN: &str = "{bar:30} {pos}/{len} {per_sec} eta {eta} {msg}";
-const UNKNOWN: &str = "{spinner} {pos} done {per_sec} {msg}";
+const KNOWN: &str = "{bar:30} {pos}/{len} {rate} eta {eta} {msg}";
+const UNKNOWN: &str = "{spinner} {pos} done {rate} {msg}";
 
 impl Screen {
     /// A bar on stderr that begins at `position`, for `total` items if that is known.
     pub fn bar(position: u64, total: Option<u64>) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
         let template = if total.is_some() { KNOWN } else { UNKNOWN };
-        bar.set_style(
-            ProgressStyle::with_template(template).expect("the templates are well formed"),
-        );
+        let style = ProgressStyle::with_template(template).expect("the templates are well formed");
+        let rate = |state: &ProgressState, text: &mut dyn fmt::Write| {
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate));
         bar.set_position(position);
         bar.reset_eta();
         Self(Some(bar))

@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -18,6 +19,10 @@ use super::medium::{DiskFile, Medium};
 use super::replay::{Replay, replay};
 use super::state::{Ending, RunState};
 use super::{CommitRun, Identity, Settings, SyncPolicy, fault};
+
+/// How often, and how far apart, a journal that looks damaged while it is written to is read again.
+const INSPECT_AGAIN: u32 = 5;
+const INSPECT_PAUSE: Duration = Duration::from_millis(3);
 
 /// A journal that this process holds and writes.
 #[derive(Debug)]
@@ -154,7 +159,17 @@ impl Journal {
 pub fn inspect(path: &Path) -> Result<(Replay, bool), Refusal> {
     let file = File::open(path).map_err(|error| unavailable(path, "open", &error))?;
     let in_use = lock::is_locked(&file).map_err(|error| unavailable(path, "lock", &error))?;
-    Ok((read(path, &file)?, in_use))
+    let mut found = read(path, &file);
+    for _ in 0..INSPECT_AGAIN {
+        // The writer was in the middle of a record when the reader came by, and further than that when
+        // it read on. Real damage is still there the next time.
+        if !in_use || found.is_ok() {
+            break;
+        }
+        std::thread::sleep(INSPECT_PAUSE);
+        found = read(path, &file);
+    }
+    Ok((found?, in_use))
 }
 
 fn create(path: &Path, identity: &Identity) -> Result<(), Refusal> {

@@ -12,6 +12,7 @@
 //! | `state`, `replay` | from bytes to a [`RunState`], or the place of the damage |
 //! | `log`, `medium`, `fault` | from commits to bytes, one seam for every write |
 //! | `file`, `lock` | the file: create, open, compact, one process at a time |
+//! | `sink` | the journal behind a sink of the lanes |
 //!
 //! What can fail: a torn tail is cut and reported ([`Torn`]); damage before the tail, two outcomes
 //! for a seq, a journal of another run or plan, or one in use is refused and left as it is.
@@ -45,6 +46,7 @@ mod medium;
 mod outcome;
 mod record;
 mod replay;
+mod sink;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -56,6 +58,7 @@ pub use file::{Journal, inspect};
 pub use header::MAX_NOTE;
 pub use outcome::{Ended, EqualRun, Outcome, Outcomes};
 pub use replay::{Replay, Torn, replay};
+pub use sink::{JournalSink, MarkedSink};
 pub use state::{CommitPoint, Counts, Ending, InputCheck, MAX_POINTS, RunState};
 
 /// Names a run. Made by the caller; the same run has the same id at its resume.

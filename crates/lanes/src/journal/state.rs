@@ -4,6 +4,7 @@
 //! equal one. Everything here grows with outcomes that differ from their neighbours and with
 //! [`MAX_POINTS`], never with the number of records.
 
+use sprag_kernel::planner::PlanHasher;
 use sprag_kernel::{Code, Refusal};
 
 use super::outcome::{EqualRun, Outcome, Outcomes};
@@ -266,6 +267,12 @@ impl InputCheck {
         self.points.get(self.passed).map(|point| point.end_seq)
     }
 
+    /// Compares the hash of the first `entries` entries, if the journal has a point there. What
+    /// [`Lanes::reread`](crate::Lanes::reread) asks for.
+    pub fn at(&mut self, entries: u64, hasher: &PlanHasher) -> Result<(), Refusal> {
+        if self.next_end() == Some(entries) { self.check(&hasher.digest()) } else { Ok(()) }
+    }
+
     /// Compares the digest of the first `next_end` entries. Refuses with the range of seqs in which
     /// the first difference lies.
     pub fn check(&mut self, digest: &[u8; 32]) -> Result<(), Refusal> {
@@ -289,7 +296,8 @@ impl InputCheck {
         }
     }
 
-    fn checked_to(&self) -> u64 {
+    /// How many entries are known to be the same.
+    pub fn checked_to(&self) -> u64 {
         self.passed.checked_sub(1).map_or(0, |last| self.points[last].end_seq)
     }
 }

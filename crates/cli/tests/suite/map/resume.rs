@@ -166,6 +166,9 @@ fn failed_items_are_final_until_a_new_run_takes_them() {
     assert_eq!(records.len(), 2);
     assert_eq!(records[0]["output"], "again 7 7\n");
     assert_eq!((&records[1]["seq"], &records[1]["of_seq"]), (&1.into(), &13.into()));
+    let items = fs::read_to_string(bench.path("items")).unwrap();
+    fs::write(bench.path("items"), items.replace('7', "seven")).unwrap();
+    again("other.journal").refused("PLAN_CHANGED");
     assert_eq!(again("run.journal").code, 2, "the earlier journal is not written to");
     assert_eq!(bench.status()["fail"], 2);
 }
