@@ -7,6 +7,7 @@ mod compaction;
 mod crash;
 mod damage;
 mod disk;
+mod lanes;
 mod rules;
 
 use std::io;
