@@ -65,8 +65,7 @@ fn without(load: Load) -> u64 {
         Ok(())
     };
     Lanes::new(config()).run(Items::of(0..load.items), compute(load), commit).expect("it runs");
-    let hash = sink.lock().expect("one committer").hash;
-    hash
+    sink.lock().expect("one committer").hash
 }
 
 fn with(load: Load, sync: SyncPolicy) -> u64 {
