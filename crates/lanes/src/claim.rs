@@ -88,21 +88,24 @@ impl<P: Payload> Desk<P> {
         Self { runs: Vec::new(), expected }
     }
 
-    /// Lays an envelope down. Seqs come in ascending order.
-    #[inline]
+    /// Lays an envelope down.
     pub(crate) fn lay(&mut self, seq: u64, envelope: Envelope<P>) {
         let bytes = envelope.weight();
-        match self.runs.last_mut() {
-            Some(run) if run.first + run.envelopes.len() as u64 == seq => {
-                run.envelopes.push(envelope);
-                run.bytes += bytes;
-            }
-            Some(_) | None => {
-                let mut envelopes = Vec::with_capacity(self.expected);
-                envelopes.push(envelope);
-                self.runs.push(Run { first: seq, envelopes, bytes });
-            }
+        self.lay_run(seq, &mut vec![envelope], bytes);
+    }
+
+    /// Lays some envelopes down that follow each other, and so many bytes.
+    pub(crate) fn lay_run(&mut self, first: u64, envelopes: &mut Vec<Envelope<P>>, bytes: u64) {
+        if let Some(run) = self.runs.last_mut()
+            && run.first + run.envelopes.len() as u64 == first
+        {
+            run.bytes += bytes;
+            run.envelopes.append(envelopes);
+            return;
         }
+        let mut run = Run { first, envelopes: Vec::with_capacity(self.expected), bytes };
+        run.envelopes.append(envelopes);
+        self.runs.push(run);
     }
 }
 

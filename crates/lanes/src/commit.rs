@@ -148,12 +148,8 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
         for chunk in &chunks {
             bytes += chunk.bytes;
             for (seq, envelope) in (chunk.first..).zip(&chunk.envelopes) {
-                ledger.may_commit(seq, resume.cursor)?;
-                debug_assert_eq!(
-                    ledger.slot(seq).state,
-                    envelope.verdict.state(),
-                    "ledger and envelope of seq {seq} tell the same story"
-                );
+                let state = ledger.may_commit(seq, resume.cursor)?;
+                debug_assert_eq!(state, envelope.verdict.state(), "two stories of seq {seq}");
                 resume.counts.count::<P>(&envelope.verdict);
                 resume.outcome_hash = envelope.chain(seq, resume.outcome_hash);
                 resume.cursor += 1;

@@ -236,7 +236,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             self.next_seq += 1;
         }
         view.trail.append(&mut self.steps);
-        let Some(window) = window.filter(|_| !items.is_empty()) else { return Ok(None) };
+        let Some((_, window)) = window.filter(|_| !items.is_empty()) else { return Ok(None) };
         view.tally.add(Event::Dispatched, items.len() as u64);
         let desk = Mutex::new(Desk::new(items.len()));
         let abandoned = AtomicBool::new(false);
@@ -259,12 +259,13 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
 
     /// Whether the newest entry lies in an active window, and in the same one as those before it.
     #[inline]
-    fn joins(&self, window: &mut Option<Arc<WindowGauge>>) -> bool {
-        let newest = &self.windows.newest().expect("an entry was planned").gauge;
-        if let Some(window) = window {
-            return window.number == newest.number;
+    fn joins(&self, window: &mut Option<(u64, Arc<WindowGauge>)>) -> bool {
+        let newest = self.windows.newest().expect("an entry was planned");
+        if let Some((number, _)) = window {
+            // Not by the gauge: others write to it all the time.
+            return *number == newest.number;
         }
-        *window = Some(Arc::clone(newest));
+        *window = Some((newest.number, Arc::clone(&newest.gauge)));
         self.windows.admits_newest()
     }
 
@@ -291,9 +292,9 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         let entry = self.source.entry(item);
         entry.check()?;
         self.steps.note(entry, self.source.content(item));
-        let (commit_lag, busy) = (self.lag(view.cursor), &self.live);
+        let (next_seq, busy) = (self.next_seq, &self.live);
         self.windows.plan(entry, || Snapshot {
-            commit_lag,
+            commit_lag: next_seq.saturating_sub(view.cursor + 1),
             buffered_bytes: view.buffered_bytes,
             util: busy.iter().flatten().count() as f64 / busy.len() as f64,
         });

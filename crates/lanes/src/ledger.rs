@@ -190,13 +190,13 @@ impl Ledger {
         counts
     }
 
-    /// Whether the commit lane may pass this seq at `cursor`; changes nothing.
+    /// The state of a seq that the commit lane may pass at `cursor`; changes nothing.
     #[inline]
-    pub(crate) fn may_commit(&self, seq: u64, cursor: u64) -> Result<(), Refusal> {
+    pub(crate) fn may_commit(&self, seq: u64, cursor: u64) -> Result<SeqState, Refusal> {
         let slot = self.slot(seq);
         match slot.try_commit(seq, cursor) {
-            Some(_) => Ok(()),
-            None => slot.commit(cursor, now_at(seq)).map(|_| ()),
+            Some(_) => Ok(slot.state),
+            None => slot.commit(cursor, now_at(seq)).map(|next| next.state),
         }
     }
 

@@ -97,6 +97,6 @@ pub use source::{Items, Source};
 pub use sprag_kernel::planner::{Entry, PlanConfig};
 pub use sprag_kernel::retry::{Backoff, ErrorClass};
 pub use summary::{Counts, Ending, Resume, Summary};
-pub use tally::{LedgerCounts, Retries};
+pub use tally::{LedgerCounts, Retries, Timings};
 pub use trail::hash_entry;
 pub use worker::Context;

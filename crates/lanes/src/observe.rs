@@ -9,7 +9,7 @@ use sprag_kernel::machines::SeqState;
 
 use crate::handoff::BatchFigures;
 use crate::pressure::Pause;
-use crate::tally::{LedgerCounts, Retries};
+use crate::tally::{LedgerCounts, Retries, Timings};
 
 /// A run at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +42,8 @@ pub struct Observation {
     pub busy_workers: usize,
     /// Milliseconds since the run began.
     pub elapsed_ms: u64,
+    /// Time that the threads spent so far, counted when a claim ends.
+    pub timings: Timings,
 }
 
 /// A window at one moment.

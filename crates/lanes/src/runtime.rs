@@ -24,7 +24,7 @@ use crate::outcome::Payload;
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
-use crate::tally::{LedgerCounts, Retries, Tally};
+use crate::tally::{Event, LedgerCounts, Retries, Tally, Timings};
 use crate::trail::Trail;
 use crate::windows::Planned;
 
@@ -144,12 +144,13 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         if chunks.is_empty() || planted(Fault::LostEnvelope) {
             return;
         }
-        let before = self.handoff.cursor();
+        let (before, began) = (self.handoff.cursor(), self.clock.now_ns());
         let tally = &self.tallies[who];
         let books = Books { ledger: &self.ledger, trail: &self.trail, tally };
         if let Err(refusal) = self.handoff.publish(chunks, books) {
             self.fail(&mut lock(&self.dispatch), refusal);
         }
+        tally.add(Event::CommitNs, self.clock.now_ns() - began);
         let cursor = self.handoff.cursor();
         let due = cursor >= self.wake_at.load(Ordering::SeqCst);
         if cursor != before && (due || cursor == self.total.load(Ordering::SeqCst)) {
@@ -204,6 +205,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             batches: self.handoff.figures(),
             busy_workers: dispatch.busy(),
             elapsed_ms: self.clock.now_ms().saturating_sub(self.began_ms),
+            timings: Timings::of(&self.tallies),
         }
     }
 

@@ -23,9 +23,13 @@ pub(crate) enum Event {
     CancelledWaiting,
     CancelledRunning,
     Committed,
+    /// Nanoseconds spent on claims.
+    ComputeNs,
+    /// Nanoseconds spent on handing over and committing.
+    CommitNs,
 }
 
-const EVENTS: usize = Event::Committed as usize + 1;
+const EVENTS: usize = Event::CommitNs as usize + 1;
 
 impl Event {
     /// The event of a failed attempt that is tried again.
@@ -95,6 +99,23 @@ impl Retries {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.transient + self.resource + self.lease_expired
+    }
+}
+
+/// Time that the threads spent, added up over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Timings {
+    /// On computing claims, the hand-offs in between included.
+    pub compute_ms: u64,
+    /// On handing results over and, for whoever was the committer, on the sink.
+    pub commit_ms: u64,
+}
+
+impl Timings {
+    /// The times that these tallies add up to.
+    pub(crate) fn of(tallies: &[Tally]) -> Self {
+        let sum = |event| tallies.iter().map(|tally| tally.get(event)).sum::<u64>() / 1_000_000;
+        Self { compute_ms: sum(Event::ComputeNs), commit_ms: sum(Event::CommitNs) }
     }
 }
 

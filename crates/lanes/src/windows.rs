@@ -23,7 +23,7 @@ pub(crate) struct WindowGauge {
 
 /// A window that is planned and not closed.
 pub(crate) struct Planned {
-    number: u64,
+    pub(crate) number: u64,
     /// Known once the planner has cut it and no entry will join.
     bounds: Option<Window>,
     pub(crate) gauge: Arc<WindowGauge>,

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use sprag_kernel::decide::seq::{Lease, Outcome as Kept};
+use sprag_kernel::decide::seq::{Lease, Outcome as Ended};
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::retry::ErrorClass;
 
@@ -145,10 +145,12 @@ where
                 break;
             }
         }
-        self.publish(claim.clear_desk(), worker);
+        let took = self.clock.now_ns() - began;
+        self.tallies[worker].add(Event::ComputeNs, took);
         if done > 0 {
-            pace.learn(done, self.clock.now_ns() - began);
+            pace.learn(done, took);
         }
+        self.publish(claim.clear_desk(), worker);
     }
 
     /// How many items are started and settled together. Fast items share the cost of the desk's lock
@@ -166,15 +168,18 @@ where
         places: Range<usize>,
         now: u64,
     ) -> Result<(), Refusal> {
-        let mut kept: [Option<Envelope<P>>; GROUP] = [const { None }; GROUP];
         let started = self.start(claim, places.clone(), now / 1_000_000)?;
         self.tallies[worker].add(Event::Started, u64::from(started.count_ones()));
-        for (bit, place) in places.clone().enumerate() {
-            if started >> bit & 1 == 1 {
-                self.compute_one(worker, Claimed { claim, place }, &mut kept[bit])?;
+        let mut kept = Kept::new(places.start, places.len());
+        for (bit, place) in places.enumerate() {
+            let computed = started >> bit & 1 == 1
+                && self.compute_one(worker, Claimed { claim, place }, &mut kept)?;
+            if !computed {
+                self.settle(worker, claim, &mut kept)?;
+                kept.from = place + 1;
             }
         }
-        self.settle(worker, claim, places, &mut kept)
+        self.settle(worker, claim, &mut kept)
     }
 
     /// Starts the seqs that this claim still holds; the others were taken away. One bit per place.
@@ -198,29 +203,28 @@ where
         Ok(started)
     }
 
-    /// Computes one seq. Its envelope is kept to be settled; a failed attempt is settled here.
+    /// Computes one seq. Its envelope is kept to be settled, unless the attempt failed: that is settled
+    /// here.
     #[inline]
     fn compute_one(
         &self,
         worker: usize,
         claimed: Claimed<S::Item, P>,
-        kept: &mut Option<Envelope<P>>,
-    ) -> Result<(), Refusal> {
+        kept: &mut Kept<P>,
+    ) -> Result<bool, Refusal> {
         let Claimed { claim, place } = claimed;
         let (seq, attempts) = (claim.seq(place), claim.attempts);
         let context = Context { seq, attempts, lease: claim.lease(place), run: self };
         let computed = catch_unwind(AssertUnwindSafe(|| {
-            let verdict = match (self.compute)(claim.item(place), &context) {
-                Outcome::Success(payload) => Verdict::Success(payload),
-                Outcome::Skip(reason) => Verdict::Skip(reason),
+            match (self.compute)(claim.item(place), &context) {
+                Outcome::Success(payload) => kept.keep(Verdict::Success(payload), attempts),
+                Outcome::Skip(reason) => kept.keep(Verdict::Skip(reason), attempts),
                 Outcome::Fail(class, message) => return Err((class, message)),
-            };
-            // In place: a copy of what was just written in small pieces would stall.
-            *kept = Some(Envelope::seal(verdict, attempts));
+            }
             Ok(())
         }));
         let failure = match computed {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => return Ok(true),
             Ok(Err(failure)) => failure,
             Err(panic) => (ErrorClass::NonRetryableInput, panic_text(&*panic)),
         };
@@ -228,7 +232,7 @@ where
         dispatch.fail(claimed, failure, &self.config, self.view(worker))?;
         drop(dispatch);
         self.wake_all();
-        Ok(())
+        Ok(false)
     }
 
     /// Lets outcomes reach the ledger and the desk together.
@@ -237,29 +241,37 @@ where
         &self,
         worker: usize,
         claim: &Claim<S::Item, P>,
-        places: Range<usize>,
-        kept: &mut [Option<Envelope<P>>; GROUP],
+        kept: &mut Kept<P>,
     ) -> Result<(), Refusal> {
+        if kept.envelopes.is_empty() {
+            return Ok(());
+        }
+        let mut taken_away = Vec::new();
         let (mut succeeded, mut skipped) = (0, 0);
         let mut desk = lock(&claim.desk);
-        for (envelope, place) in kept.iter_mut().zip(places) {
-            let Some(envelope) = envelope.take() else { continue };
-            let seq = claim.seq(place);
+        for (place, envelope) in (kept.from..).zip(&kept.envelopes) {
             let (kind, count) = match &envelope.verdict {
-                Verdict::Success(_) => (Kept::Success, &mut succeeded),
-                Verdict::Skip(_) => (Kept::Skip, &mut skipped),
+                Verdict::Success(_) => (Ended::Success, &mut succeeded),
+                Verdict::Skip(_) => (Ended::Skip, &mut skipped),
                 Verdict::Fail(..) | Verdict::Cancel => unreachable!("settled where it failed"),
             };
-            match self.ledger.finish_held(seq, claim.lease(place), kind) {
-                Ok(()) => {
-                    *count += 1;
-                    desk.lay(seq, envelope);
-                }
-                Err(refusal) if is_stale(&refusal) => tracing::debug!(seq, "late result dropped"),
+            match self.ledger.finish_held(claim.seq(place), claim.lease(place), kind) {
+                Ok(()) => *count += 1,
+                Err(refusal) if is_stale(&refusal) => taken_away.push(place),
                 Err(refusal) => return Err(refusal),
             }
         }
+        if taken_away.is_empty() {
+            desk.lay_run(claim.seq(kept.from), &mut kept.envelopes, kept.bytes);
+        } else {
+            tracing::debug!(first = claim.seq(taken_away[0]), "late results dropped");
+            let late = (kept.from..).zip(kept.envelopes.drain(..));
+            for (place, envelope) in late.filter(|(place, _)| !taken_away.contains(place)) {
+                desk.lay(claim.seq(place), envelope);
+            }
+        }
         drop(desk);
+        kept.bytes = 0;
         self.tallies[worker].add(Event::Succeeded, succeeded);
         self.tallies[worker].add(Event::Skipped, skipped);
         Ok(())
@@ -287,5 +299,26 @@ where
 
     fn told(&self) -> Signal {
         self.signal()
+    }
+}
+
+/// Envelopes of neighbours that are computed and not settled yet.
+struct Kept<P> {
+    /// The place of the first one in its claim.
+    from: usize,
+    envelopes: Vec<Envelope<P>>,
+    bytes: u64,
+}
+
+impl<P: Payload> Kept<P> {
+    fn new(from: usize, expected: usize) -> Self {
+        Self { from, envelopes: Vec::with_capacity(expected), bytes: 0 }
+    }
+
+    #[inline]
+    fn keep(&mut self, verdict: Verdict<P>, attempts: u16) {
+        let envelope = Envelope::seal(verdict, attempts);
+        self.bytes += envelope.weight();
+        self.envelopes.push(envelope);
     }
 }

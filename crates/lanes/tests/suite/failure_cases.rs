@@ -184,3 +184,19 @@ fn a_control_may_be_used_from_inside_a_source_and_a_sink() {
     let summary = run.run(Items::stream(items), double, sink).unwrap().summary;
     assert!(summary.total < 1_000);
 }
+
+#[test]
+fn progress_is_reported_on_the_calling_thread_and_never_goes_back() {
+    let caller = std::thread::current().id();
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let notes = std::sync::Arc::clone(&seen);
+    let report = move |now: &sprag_lanes::Observation| {
+        assert_eq!(std::thread::current().id(), caller);
+        notes.lock().unwrap().push(now.next_commit_seq);
+    };
+    let run = Lanes::new(Config { threads: 2, ..Config::default() }).progress(1, report);
+    run.run(Items::of(0..200_000_u64), double, |_: &mut Batch<u64>| Ok(())).unwrap();
+    let seen = seen.lock().unwrap();
+    assert!(!seen.is_empty(), "the first report comes at once");
+    assert!(seen.is_sorted());
+}

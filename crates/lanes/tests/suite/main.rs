@@ -6,6 +6,7 @@ mod cancel_cases;
 mod drain_cases;
 mod failure_cases;
 mod lease_cases;
+mod model;
 mod pressure_cases;
 mod resume_cases;
 mod seq_cases;
