@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{canon, docs, ledger, machines, plan};
+use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
 #[derive(Debug, Parser)]
@@ -30,6 +31,8 @@ pub enum Command {
     Canon(canon::CanonArgs),
     /// Cut entries from stdin into windows, and print the hash of the plan.
     Plan(plan::PlanArgs),
+    /// Run a command per item, in parallel; results in order, resumed after a crash.
+    Map(Box<MapArgs>),
     /// Write the reference pages of this very binary.
     Docs(docs::DocsArgs),
 }

@@ -5,10 +5,12 @@
 //! |---|---|
 //! | [`args`] | the command line as data |
 //! | [`commands`] | one file per command |
+//! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
 
 pub mod args;
 pub mod commands;
+pub mod map;
 pub mod output;
 
 use std::process::ExitCode;
@@ -38,6 +40,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Ledger(args) => commands::ledger::run(&args, output),
         Command::Canon(args) => commands::canon::run(&args, output),
         Command::Plan(args) => commands::plan::run(&args, output),
+        Command::Map(args) => map::run(&args, output),
         Command::Docs(args) => commands::docs::run(&args, output),
     }
 }

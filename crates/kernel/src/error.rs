@@ -201,6 +201,37 @@ codes! {
     InvariantBroken = "INVARIANT_BROKEN", Corrupt, 500,
         "the runtime found its own books in contradiction",
         "stop and read the snapshot; this is a bug in the runtime";
+    // The journal of a run on lanes.
+    JournalDamaged = "JOURNAL_DAMAGED", Corrupt, 500,
+        "the journal is damaged before its tail, or contradicts itself",
+        "keep the file and restore a copy; nothing was changed";
+    JournalInUse = "JOURNAL_IN_USE", Conflict, 409,
+        "another live process holds this journal",
+        "wait until it has ended, or use another journal";
+    JournalOtherRun = "JOURNAL_OTHER_RUN", Rejected, 409,
+        "the journal belongs to another run",
+        "give the run its own journal, or repeat the command that this one belongs to";
+    JournalVersion = "JOURNAL_VERSION", Rejected, 422,
+        "the journal was written in a format that this version does not know",
+        "use the version that wrote it";
+    JournalForeign = "JOURNAL_FOREIGN", Rejected, 422,
+        "the file is not a journal",
+        "check the path; nothing was changed";
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
+        "the journal could not be read or written",
+        "check that the path is right, may be written, and that there is room";
+    ItemsFailed = "ITEMS_FAILED", Rejected, 500,
+        "some items failed or were cancelled; the results of the others are committed",
+        "see what they wrote to stderr, then run them alone with --retry-failed";
+    RunStopped = "RUN_STOPPED", Unavailable, 503,
+        "the run was stopped before its end; what came out is committed",
+        "repeat the same command to go on, if it has a journal";
+    OutputShort = "OUTPUT_SHORT", Corrupt, 500,
+        "the output file holds less than the journal says was written to it",
+        "restore the file, or begin again without this journal";
+    SeqOutcomeConflict = "SEQ_OUTCOME_CONFLICT", Corrupt, 500,
+        "one seq has two different outcomes",
+        "stop; keep the journal as it is, nothing was changed";
 }
 
 impl fmt::Display for Code {

@@ -20,7 +20,7 @@ use crate::source::Source;
 use crate::summary::{Resume, Summary};
 use crate::supervisor::Progress;
 use crate::sync::{Arc, lock, thread};
-use crate::trail::mix_one;
+use crate::trail::hash_entry;
 use crate::windows::Windows;
 use crate::worker::Context;
 
@@ -39,12 +39,16 @@ impl<K> fmt::Debug for Report<K> {
     }
 }
 
+/// Looks at the input up to the cursor.
+type Reread = Box<dyn FnMut(u64, &PlanHasher) -> Result<(), Refusal> + Send>;
+
 /// A run about to begin.
 pub struct Lanes {
     config: Config,
     clock: Arc<dyn Clock>,
     control: Control,
     resume: Resume,
+    reread: Option<Reread>,
     progress: Option<Progress>,
 }
 
@@ -56,6 +60,7 @@ impl Lanes {
             clock: Arc::new(SystemClock::start()),
             control: Control::new(),
             resume: Resume::default(),
+            reread: None,
             progress: None,
         }
     }
@@ -79,6 +84,16 @@ impl Lanes {
         Self { resume, ..self }
     }
 
+    /// Looks at the input that a resumed run reads again: called with the number of entries so far and
+    /// their hash after each of them. What it refuses, the run refuses.
+    #[must_use]
+    pub fn reread(
+        self,
+        look: impl FnMut(u64, &PlanHasher) -> Result<(), Refusal> + Send + 'static,
+    ) -> Self {
+        Self { reread: Some(Box::new(look)), ..self }
+    }
+
     /// Calls `report` now and then, on the thread that called [`Lanes::run`].
     #[must_use]
     pub fn progress(
@@ -99,10 +114,10 @@ impl Lanes {
         K: Sink<P>,
         F: Fn(&S::Item, &Context) -> Outcome<P> + Send + Sync + 'static,
     {
-        let Self { config, clock, control, resume, progress } = self;
+        let Self { config, clock, control, resume, reread, progress } = self;
         let refused = |refusal| Box::new(Failure { refusal, snapshot: None, resume });
         config.check().map_err(refused)?;
-        let (dispatch, hasher) = prepare(source, &config, &resume).map_err(refused)?;
+        let (dispatch, hasher) = prepare(source, &config, &resume, reread).map_err(refused)?;
         let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes);
         let threads = config.threads;
         let shared = Arc::new(Shared::new((config, clock, compute), dispatch, HandOff::new(lane)));
@@ -183,12 +198,14 @@ fn prepare<S: Source, P: Payload>(
     mut source: S,
     config: &Config,
     resume: &Resume,
+    mut reread: Option<Reread>,
 ) -> Result<(Dispatch<S, P>, PlanHasher), Refusal> {
     let read = || -> Result<_, Refusal> {
         let mut hasher = PlanHasher::new(&config.plan);
         let mut windows = Windows::new(config.plan, config.window_retries);
         for seq in 0..resume.cursor {
             skip(&mut source, seq, &mut hasher, &mut windows)?;
+            reread.as_mut().map_or(Ok(()), |look| look(seq + 1, &hasher))?;
         }
         if resume.cursor > 0 && hasher.digest() != resume.input_hash {
             return Err(changed(resume.cursor, "an entry before the cursor, or the configuration"));
@@ -212,7 +229,7 @@ fn skip<S: Source>(
     };
     let entry = source.entry(&item);
     entry.check()?;
-    mix_one(hasher, entry, source.content(&item));
+    hash_entry(hasher, entry, source.content(&item));
     windows.plan(entry, || Snapshot { commit_lag: 0, buffered_bytes: 0, util: 1.0 });
     windows.retire(seq);
     Ok(())

@@ -44,7 +44,8 @@
 //!
 //! One item reads through [`Lanes`] (start), `dispatch` (who may be worked on), `worker` (compute),
 //! `handoff` and `commit` (in order); `ledger` holds the state of each seq, and every transition in it
-//! is decided by the kernel. No async, no files, no database: a journal is a sink around a sink.
+//! is decided by the kernel. No async, no database. [`journal`] keeps the points in a file that survives
+//! crashes; it belongs into a sink, behind whatever the sink writes.
 
 mod batch;
 mod bell;
@@ -58,6 +59,7 @@ mod drain;
 mod failure;
 mod fault;
 mod handoff;
+pub mod journal;
 mod lanes;
 mod ledger;
 mod observe;
@@ -96,4 +98,5 @@ pub use sprag_kernel::planner::{Entry, PlanConfig};
 pub use sprag_kernel::retry::{Backoff, ErrorClass};
 pub use summary::{Counts, Ending, Resume, Summary};
 pub use tally::{LedgerCounts, Retries, Timings};
+pub use trail::hash_entry;
 pub use worker::Context;

@@ -95,6 +95,13 @@ pub struct Retries {
     pub lease_expired: u64,
 }
 
+impl Retries {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.transient + self.resource + self.lease_expired
+    }
+}
+
 /// Time that the threads spent, added up over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timings {

@@ -68,8 +68,8 @@ impl Trail {
     }
 }
 
-/// Mixes one entry into a hash, as a trail would.
-pub(crate) fn mix_one(hasher: &mut PlanHasher, entry: Entry, content: Option<&[u8]>) {
+/// Mixes one entry into the hash of an input, as a run does that reads it.
+pub fn hash_entry(hasher: &mut PlanHasher, entry: Entry, content: Option<&[u8]>) {
     mix(hasher, Step { entry, content: content.map(fingerprint), count: 1 }, 1);
 }
 
