@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{canon, docs, job, ledger, machines, plan, verify};
+use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
 #[derive(Debug, Parser)]
@@ -34,6 +35,8 @@ pub enum Command {
     Job(job::JobArgs),
     /// Audit a store: every invariant, in one snapshot.
     Verify(verify::VerifyArgs),
+    /// Run a command per item, in parallel; results in order, resumed after a crash.
+    Map(Box<MapArgs>),
     /// Write the reference pages of this very binary.
     Docs(docs::DocsArgs),
 }

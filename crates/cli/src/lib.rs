@@ -5,11 +5,13 @@
 //! |---|---|
 //! | [`args`] | the command line as data |
 //! | [`commands`] | one file per command |
+//! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
 //! | [`stores`] | which store a URL names |
 
 pub mod args;
 pub mod commands;
+pub mod map;
 pub mod output;
 pub mod stores;
 
@@ -42,6 +44,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Plan(args) => commands::plan::run(&args, output),
         Command::Job(args) => commands::job::run(&args, output),
         Command::Verify(args) => commands::verify::run(&args, output),
+        Command::Map(args) => map::run(&args, output),
         Command::Docs(args) => commands::docs::run(&args, output),
     }
 }

@@ -70,7 +70,7 @@ pub fn unreadable(what: impl Display, error: &io::Error) -> Refusal {
         .with("reason", error.to_string())
 }
 
-/// Prints a refusal; exit 1.
+/// Prints a refusal; exit 1, or 2 if the command line was wrong.
 pub fn report_refusal(refusal: &Refusal, json: bool) -> ExitCode {
     let line = if json {
         serde_json::to_string(refusal).expect("refusals have string keys")
@@ -79,7 +79,7 @@ pub fn report_refusal(refusal: &Refusal, json: bool) -> ExitCode {
     };
     // Nothing can be done for a caller that has closed stderr too.
     let _ = writeln!(io::stderr(), "{line}");
-    ExitCode::from(1)
+    ExitCode::from(if refusal.code() == Code::Usage { 2 } else { 1 })
 }
 
 /// Prints help and version to stdout (exit 0), wrong usage to stderr (exit 2).

@@ -219,6 +219,56 @@ codes! {
     PlanEntryInvalid = "PLAN_ENTRY_INVALID", Rejected, 400,
         "an entry is not an object with whole numbers cost and bytes",
         "correct the line named";
+    // Lanes.
+    PlanChanged = "PLAN_CHANGED", Rejected, 409,
+        "the input or its configuration differs from what the finished part of this run was made of",
+        "resume with the same input and configuration, or start a new run";
+    RunConfigInvalid = "RUN_CONFIG_INVALID", Rejected, 400,
+        "the configuration of the run is outside of its limits",
+        "correct the named field";
+    SourceFailed = "SOURCE_FAILED", Unavailable, 500,
+        "the source of entries failed, panicked, or ended before its own total",
+        "mend the source, then resume: everything before the cursor is committed";
+    SinkFailed = "SINK_FAILED", Unavailable, 500,
+        "the sink refused or panicked while it wrote the batch that begins at the seq named",
+        "mend the sink, then resume at the cursor; the batch may be written in part";
+    SeqStall = "STALL", Corrupt, 500,
+        "nothing is in flight or can be dispatched, yet the seq at the cursor has no outcome",
+        "stop and read the snapshot; this is a bug in the runtime";
+    InvariantBroken = "INVARIANT_BROKEN", Corrupt, 500,
+        "the runtime found its own books in contradiction",
+        "stop and read the snapshot; this is a bug in the runtime";
+    // The journal of a run on lanes.
+    JournalDamaged = "JOURNAL_DAMAGED", Corrupt, 500,
+        "the journal is damaged before its tail, or contradicts itself",
+        "keep the file and restore a copy; nothing was changed";
+    JournalInUse = "JOURNAL_IN_USE", Conflict, 409,
+        "another live process holds this journal",
+        "wait until it has ended, or use another journal";
+    JournalOtherRun = "JOURNAL_OTHER_RUN", Rejected, 409,
+        "the journal belongs to another run",
+        "give the run its own journal, or repeat the command that this one belongs to";
+    JournalVersion = "JOURNAL_VERSION", Rejected, 422,
+        "the journal was written in a format that this version does not know",
+        "use the version that wrote it";
+    JournalForeign = "JOURNAL_FOREIGN", Rejected, 422,
+        "the file is not a journal",
+        "check the path; nothing was changed";
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
+        "the journal could not be read or written",
+        "check that the path is right, may be written, and that there is room";
+    ItemsFailed = "ITEMS_FAILED", Rejected, 500,
+        "some items failed or were cancelled; the results of the others are committed",
+        "see what they wrote to stderr, then run them alone with --retry-failed";
+    RunStopped = "RUN_STOPPED", Unavailable, 503,
+        "the run was stopped before its end; what came out is committed",
+        "repeat the same command to go on, if it has a journal";
+    OutputShort = "OUTPUT_SHORT", Corrupt, 500,
+        "the output file holds less than the journal says was written to it",
+        "restore the file, or begin again without this journal";
+    SeqOutcomeConflict = "SEQ_OUTCOME_CONFLICT", Corrupt, 500,
+        "one seq has two different outcomes",
+        "stop; keep the journal as it is, nothing was changed";
 }
 
 impl fmt::Display for Code {

@@ -309,8 +309,14 @@ macro_rules! machine {
             fn name(self) -> &'static str {
                 match self { $( Self::$S => $sname ),+ }
             }
+            #[inline]
             fn code(self) -> u8 {
                 self as u8
+            }
+            // A match, not a search: ledgers decode a state on every transition.
+            #[inline]
+            fn from_code(code: u8) -> Option<Self> {
+                match code { $( $scode => Some(Self::$S), )+ _ => None }
             }
             #[inline]
             fn is_terminal(self) -> bool {

@@ -157,7 +157,13 @@ fn config_refusal(field: &'static str, reason: String) -> Refusal {
 
 impl Entry {
     /// Refuses amounts that a plan cannot add up exactly.
+    #[inline]
     pub fn check(&self) -> Result<(), Refusal> {
+        if self.cost <= MAX_AMOUNT && self.bytes <= MAX_AMOUNT { Ok(()) } else { self.refused() }
+    }
+
+    #[cold]
+    fn refused(&self) -> Result<(), Refusal> {
         for (field, amount) in [("cost", self.cost), ("bytes", self.bytes)] {
             if amount > MAX_AMOUNT {
                 return Err(Refusal::new(Code::NumberRange)
@@ -173,7 +179,8 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub struct Planner {
     config: PlanConfig,
-    target: f64,
+    /// The largest whole cost that is not above the target.
+    target: u64,
     open: Window,
 }
 
@@ -186,12 +193,12 @@ impl Planner {
     /// A planner whose next entry has this seq and opens the window of this number.
     pub fn resume(config: PlanConfig, seq: u64, window: u64) -> Self {
         debug_assert!(config.check().is_ok(), "a checked configuration");
-        Self { config, target: config.target_cost, open: empty(window, seq) }
+        Self { config, target: whole(config.target_cost), open: empty(window, seq) }
     }
 
     /// Sets the target for the windows that are cut from here on.
     pub fn adapt(&mut self, snapshot: Option<&Snapshot>) {
-        self.target = self.config.target_for(snapshot);
+        self.target = whole(self.config.target_for(snapshot));
     }
 
     /// Takes the next entry; returns the window that it closed, if it did.
@@ -216,6 +223,11 @@ impl Planner {
         self.open.entries
     }
 
+    /// The window that is still open; without entries if it has just been begun.
+    pub fn open(&self) -> Window {
+        self.open
+    }
+
     #[inline]
     fn must_close_before(&self, cost: u64, bytes: u64) -> bool {
         let open = &self.open;
@@ -223,8 +235,7 @@ impl Planner {
         let full = open.entries >= self.config.max_entries.min(self.config.max_span)
             || open.cost + cost > self.config.max_cost
             || open.bytes + bytes > self.config.max_bytes;
-        let enough =
-            open.entries >= self.config.min_entries && (open.cost + cost) as f64 > self.target;
+        let enough = open.entries >= self.config.min_entries && open.cost + cost > self.target;
         open.entries > 0 && (full || enough)
     }
 
@@ -233,6 +244,12 @@ impl Planner {
         self.open = empty(closed.window + 1, closed.end + 1);
         closed
     }
+}
+
+/// A whole cost is above the target exactly if it is above the target rounded down.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 1 to 2^53 - 1, as checked
+fn whole(target: f64) -> u64 {
+    target.floor() as u64
 }
 
 fn empty(window: u64, seq: u64) -> Window {
@@ -291,11 +308,17 @@ impl PlanHasher {
     /// Mixes in the next entry.
     #[inline]
     pub fn entry(&mut self, entry: Entry) {
+        self.entries(entry, 1);
+    }
+
+    /// Mixes in `count` equal entries, as if each were given by itself.
+    #[inline]
+    pub fn entries(&mut self, entry: Entry, count: u64) {
         if entry != self.run {
             self.end_run();
             self.run = entry;
         }
-        self.run_length += 1;
+        self.run_length += count;
     }
 
     /// Mixes in what the entry just given says, for runs that must refuse other items of equal size.

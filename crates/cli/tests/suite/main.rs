@@ -6,6 +6,7 @@ mod canon;
 mod docs;
 mod ledger;
 mod machines;
+mod map;
 mod plan;
 mod usage;
 

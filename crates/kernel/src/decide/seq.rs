@@ -4,6 +4,9 @@
 //! it is and returns the slot as it must become; the ledger writes it in one atomic exchange. A lease
 //! (owner and generation) that no longer holds the slot gets [`Code::SeqStaleOwner`], which drops a
 //! late result and harms nobody; a move that the table does not have is fatal to the batch.
+//!
+//! The moves of the hot path come in pairs: `try_start` decides and fits in registers, `start` asks it
+//! and says why not. The rule stands in the first alone.
 
 use crate::error::{Code, Refusal};
 use crate::machine::State;
@@ -51,6 +54,16 @@ pub enum Outcome {
     Skip,
 }
 
+impl Outcome {
+    #[inline]
+    fn trigger(self) -> SeqTrigger {
+        match self {
+            Self::Success => SeqTrigger::Succeed,
+            Self::Skip => SeqTrigger::Skip,
+        }
+    }
+}
+
 /// What policy and run say about a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct FailRules {
@@ -89,30 +102,53 @@ impl Slot {
     };
 
     /// Gives the seq to `owner`: the first dispatch, or another one after a retry or a reclaim.
-    #[inline]
     pub fn dispatch(self, owner: u16, at: At) -> Result<Self, Refusal> {
+        match self.try_dispatch(owner) {
+            Some(next) => Ok(next),
+            None => self.moved(SeqTrigger::Dispatch, owner, at),
+        }
+    }
+
+    /// What [`Slot::dispatch`] makes of the slot, if it may.
+    #[inline]
+    pub fn try_dispatch(self, owner: u16) -> Option<Self> {
         debug_assert!(owner != NOBODY, "owner 0 is nobody");
         let lease = Lease { owner, generation: self.lease.generation.wrapping_add(1) };
         if self.state == SeqState::Dispatched && self.lease.owner == NOBODY {
-            return Ok(Self { lease, ..self });
+            return Some(Self { lease, ..self });
         }
-        Ok(Self { lease, ..self.moved(SeqTrigger::Dispatch, owner, at)? })
+        Some(Self { lease, ..self.stepped(SeqTrigger::Dispatch)? })
     }
 
     /// The owner begins.
-    #[inline]
     pub fn start(self, lease: Lease, at: At) -> Result<Self, Refusal> {
-        self.held_by(lease, at)?.moved(SeqTrigger::Start, lease.owner, at)
+        match self.try_start(lease) {
+            Some(next) => Ok(next),
+            None => self.held_by(lease, at)?.moved(SeqTrigger::Start, lease.owner, at),
+        }
+    }
+
+    /// What [`Slot::start`] makes of the slot, if it may.
+    #[inline]
+    pub fn try_start(self, lease: Lease) -> Option<Self> {
+        if self.is_held_by(lease) { self.stepped(SeqTrigger::Start) } else { None }
     }
 
     /// The owner has an outcome other than a failure.
-    #[inline]
     pub fn finish(self, lease: Lease, outcome: Outcome, at: At) -> Result<Self, Refusal> {
-        let trigger = match outcome {
-            Outcome::Success => SeqTrigger::Succeed,
-            Outcome::Skip => SeqTrigger::Skip,
-        };
-        Ok(self.held_by(lease, at)?.moved(trigger, lease.owner, at)?.released())
+        match self.try_finish(lease, outcome) {
+            Some(next) => Ok(next),
+            None => self.held_by(lease, at)?.moved(outcome.trigger(), lease.owner, at),
+        }
+    }
+
+    /// What [`Slot::finish`] makes of the slot, if it may.
+    #[inline]
+    pub fn try_finish(self, lease: Lease, outcome: Outcome) -> Option<Self> {
+        if !self.is_held_by(lease) {
+            return None;
+        }
+        Some(self.stepped(outcome.trigger())?.released())
     }
 
     /// The owner's attempt failed: another dispatch if class, budget and latch allow it.
@@ -145,8 +181,12 @@ impl Slot {
         match self.state {
             SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
             SeqState::InFlight if expired => {
-                let owner = self.lease.owner;
-                self.failed(ErrorClass::LeaseExpired, rules, owner, at).map(Reclaim::Failed)
+                let after = self.failed(ErrorClass::LeaseExpired, rules, self.lease.owner, at)?;
+                Ok(Reclaim::Failed(match after {
+                    AfterFailure::Retry(slot) => AfterFailure::Retry(slot),
+                    // The silent owner may yet return; its late result is dropped, not a second event.
+                    AfterFailure::Final(slot) => AfterFailure::Final(slot.freed()),
+                }))
             }
             SeqState::Unseen
             | SeqState::Dispatched
@@ -168,24 +208,33 @@ impl Slot {
     }
 
     /// The commit lane passes the seq. Again is a no-op; any other seq than the cursor is refused.
-    #[inline]
     pub fn commit(self, cursor: u64, at: At) -> Result<Self, Refusal> {
+        match self.try_commit(at.seq, cursor) {
+            Some(next) => Ok(next),
+            None if at.seq != cursor => Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor)),
+            None => self.moved(SeqTrigger::Commit, self.lease.owner, at),
+        }
+    }
+
+    /// What [`Slot::commit`] makes of the slot of `seq`, if it may.
+    #[inline]
+    pub fn try_commit(self, seq: u64, cursor: u64) -> Option<Self> {
         if self.state == SeqState::Committed {
-            return Ok(self);
+            return Some(self);
         }
-        if at.seq != cursor {
-            return Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor));
-        }
-        self.moved(SeqTrigger::Commit, self.lease.owner, at)
+        if seq == cursor { self.stepped(SeqTrigger::Commit) } else { None }
     }
 
     #[inline]
-    fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
+    fn is_held_by(self, lease: Lease) -> bool {
         // An outcome has released its owner; the generation alone still tells who had it.
         let released = self.lease.owner == NOBODY && self.has_outcome();
         let owner_holds = self.lease.owner == lease.owner || released;
-        let is_somebody = lease.owner != NOBODY;
-        if is_somebody && owner_holds && self.lease.generation == lease.generation {
+        lease.owner != NOBODY && owner_holds && self.lease.generation == lease.generation
+    }
+
+    fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
+        if self.is_held_by(lease) {
             return Ok(self);
         }
         Err(refuse(Code::SeqStaleOwner, at)
@@ -239,8 +288,12 @@ impl Slot {
         Self { lease: Lease { owner: NOBODY, generation }, ..self }
     }
 
-    /// The table's move. `owner` is who makes it: a released slot has forgotten its own.
     #[inline]
+    fn stepped(self, trigger: SeqTrigger) -> Option<Self> {
+        Some(Self { state: self.state.next(trigger)?, ..self })
+    }
+
+    /// The table's move. `owner` is who makes it: a released slot has forgotten its own.
     fn moved(self, trigger: SeqTrigger, owner: u16, at: At) -> Result<Self, Refusal> {
         match self.state.on(trigger) {
             Ok(change) => Ok(Self { state: change.to(), ..self }),

@@ -1,0 +1,306 @@
+//! The three parts that `sprag map` gives to the lanes: items, commands, results.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sprag_kernel::Refusal;
+use sprag_kernel::planner::PlanHasher;
+use sprag_lanes::journal::{Ended, InputCheck, Outcomes, RunState};
+use sprag_lanes::{
+    Batch, Context, Control, Entry, Envelope, ErrorClass, Outcome, Payload, PlanConfig, Sink,
+    SinkError, Source, Verdict, digest, hash_entry,
+};
+
+use super::command::{self, End, Finished, Limits};
+use super::groups::Groups;
+use super::items::{Item, Items};
+use super::policy::{ExitCodes, Halt};
+use super::render::{Format, Settled};
+use super::template::Template;
+use super::writer::Group;
+
+/// Items for the lanes; of an earlier run's items only the failed ones, if that was asked for.
+pub struct ItemSource {
+    /// Where they come from.
+    pub items: Items,
+    /// The earlier run that chooses among them.
+    pub again: Option<Again>,
+    /// How many were read.
+    pub read: u64,
+    /// Set when the run is to stop: then the items have not ended, reading has.
+    pub stop: Arc<AtomicBool>,
+    /// Told when reading ended because of that.
+    pub cut_short: Arc<AtomicBool>,
+}
+
+/// An earlier run whose failed items run again. Its journal also knows what its input was.
+pub struct Again {
+    outcomes: Outcomes,
+    check: InputCheck,
+    hash: PlanHasher,
+    /// Chosen, but not yet known to be of the same input.
+    held: Vec<Item>,
+    ready: VecDeque<Item>,
+    /// Why the input is not that of the earlier run.
+    pub refused: Arc<Mutex<Option<Refusal>>>,
+}
+
+impl Again {
+    /// The items of a run with this plan that did not succeed.
+    pub fn new(state: &RunState, plan: &PlanConfig) -> Self {
+        Self {
+            outcomes: state.outcomes.clone(),
+            check: state.input_check(),
+            hash: PlanHasher::new(plan),
+            held: Vec::new(),
+            ready: VecDeque::new(),
+            refused: Arc::default(),
+        }
+    }
+
+    /// Takes the next item of the input. It is given out once the input was found to be the same.
+    fn take(&mut self, item: Item) -> Result<(), String> {
+        use sprag_lanes::journal::Outcome::{Cancel, Fail};
+        let Item { origin, text } = &item;
+        let read = origin + 1;
+        hash_entry(&mut self.hash, entry_of(text), Some(text));
+        let same = self.check.at(read, &self.hash);
+        self.note(same)?;
+        let ended = self.outcomes.get(*origin);
+        if ended.is_some_and(|ended| matches!(ended.outcome, Fail | Cancel)) {
+            self.held.push(item);
+        }
+        if self.check.checked_to() == read {
+            self.ready.extend(self.held.drain(..));
+        }
+        Ok(())
+    }
+
+    fn ends(&self, read: u64) -> Result<(), String> {
+        self.note(self.check.finish(read))
+    }
+
+    fn note(&self, same: Result<(), Refusal>) -> Result<(), String> {
+        same.map_err(|refusal| {
+            let text = refusal.to_string();
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+            text
+        })
+    }
+}
+
+fn entry_of(text: &[u8]) -> Entry {
+    Entry { cost: 1, bytes: text.len() as u64 }
+}
+
+impl Source for ItemSource {
+    type Item = Item;
+
+    fn next(&mut self) -> Result<Option<Item>, String> {
+        loop {
+            let ready = self.again.as_mut().and_then(|again| again.ready.pop_front());
+            if ready.is_some() {
+                return Ok(ready);
+            }
+            let next = self.items.next_item().map_err(|error| error.to_string())?;
+            let Some(text) = next else { break };
+            let item = Item { origin: self.read, text };
+            self.read += 1;
+            match &mut self.again {
+                Some(again) => again.take(item)?,
+                None => return Ok(Some(item)),
+            }
+        }
+        let stopped = self.stop.load(Ordering::SeqCst);
+        self.cut_short.store(stopped, Ordering::SeqCst);
+        match &self.again {
+            Some(again) if !stopped => again.ends(self.read).map(|()| None),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn total(&self) -> Option<u64> {
+        let read = self.read;
+        self.items.known().filter(|_| self.again.is_none()).map(|left| left + read)
+    }
+
+    fn entry(&self, item: &Item) -> Entry {
+        entry_of(&item.text)
+    }
+
+    fn content<'a>(&self, item: &'a Item) -> Option<&'a [u8]> {
+        Some(&item.text)
+    }
+}
+
+/// An item and what its command left.
+#[derive(Debug)]
+pub struct Ran {
+    /// The item.
+    pub item: Item,
+    /// What its command left.
+    pub finished: Finished,
+}
+
+impl Payload for Ran {
+    fn digest(&self) -> u64 {
+        digest(&self.finished.stdout)
+    }
+
+    fn weight(&self) -> u64 {
+        let Finished { stdout, stderr, .. } = &self.finished;
+        (self.item.text.len() + stdout.len() + stderr.len()) as u64
+    }
+}
+
+/// What failed items left, until they are committed. The lanes carry only results.
+#[derive(Debug, Default)]
+pub struct Failures(Mutex<HashMap<u64, Ran>>);
+
+impl Failures {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Ran>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs the command of an item.
+pub struct Commands {
+    /// The command.
+    pub template: Template,
+    /// Its limits.
+    pub limits: Limits,
+    /// Which failures may be retried; none means all.
+    pub retry_exit: Option<ExitCodes>,
+    /// How often.
+    pub retries: u16,
+    /// When to end the run early.
+    pub halt: Halt,
+    /// The commands that run.
+    pub groups: Arc<Groups>,
+    /// The run itself.
+    pub control: Control,
+    /// What failed items left.
+    pub failures: Arc<Failures>,
+    /// Told when the run ends early.
+    pub halted: Arc<AtomicBool>,
+    /// Items of this process that ended well and badly.
+    pub succeeded: AtomicU64,
+    /// See `succeeded`.
+    pub failed: AtomicU64,
+}
+
+/// Why an attempt that the run itself ended has no outcome.
+const ENDED_BY_RUN: &str = "ended by the run";
+
+impl Commands {
+    /// One attempt at an item.
+    pub fn attempt(&self, item: &Item, context: &Context<'_>) -> Outcome<Ran> {
+        let finished = command::run(&self.template.words(item), self.limits, &self.groups);
+        let end = finished.end;
+        let ran = Ran { item: item.clone(), finished };
+        let class = match end {
+            End::Exit(0) => {
+                self.count(true);
+                return Outcome::Success(ran);
+            }
+            End::Ended => ErrorClass::NonRetryableCancellation,
+            End::NotStarted => ErrorClass::RetryableResource,
+            End::Exit(_) | End::Signal(_) | End::Timeout if self.may_retry(end) => {
+                ErrorClass::RetryableTransient
+            }
+            End::Exit(_) | End::Signal(_) | End::Timeout => ErrorClass::NonRetryableInput,
+        };
+        self.failures.lock().insert(context.seq(), ran);
+        if end != End::Ended && (!class.is_retryable() || context.attempts() >= self.retries) {
+            self.count(false);
+        }
+        Outcome::Fail(class, reason(end))
+    }
+
+    fn may_retry(&self, end: End) -> bool {
+        self.retry_exit.as_ref().is_none_or(|codes| codes.contains(end))
+    }
+
+    /// Counts an item that has its outcome, and ends the run if that was the last straw.
+    fn count(&self, well: bool) {
+        let counter = if well { &self.succeeded } else { &self.failed };
+        counter.fetch_add(1, Ordering::SeqCst);
+        let [succeeded, failed] =
+            [&self.succeeded, &self.failed].map(|counter| counter.load(Ordering::SeqCst));
+        let Halt::Once { now, .. } = self.halt else { return };
+        if self.halt.reached(succeeded, failed) && !self.halted.swap(true, Ordering::SeqCst) {
+            self.control.stop();
+            if now {
+                self.groups.end_all();
+            }
+        }
+    }
+}
+
+fn reason(end: End) -> String {
+    match end {
+        End::Exit(code) => format!("exit {code}"),
+        End::Signal(signal) => format!("signal {signal}"),
+        End::Timeout => "timeout".into(),
+        End::NotStarted => "not started".into(),
+        End::Ended => ENDED_BY_RUN.into(),
+    }
+}
+
+/// Hands results to the writer.
+pub struct Results {
+    /// How they look.
+    pub format: Format,
+    /// What failed items left.
+    pub failures: Arc<Failures>,
+    /// The writer.
+    pub writer: SyncSender<Group>,
+}
+
+impl Sink<Ran> for Results {
+    fn commit(&mut self, batch: &mut Batch<Ran>) -> Result<(), SinkError> {
+        let resume = *batch.resume();
+        let mut group = Group {
+            first_seq: batch.first(),
+            ends: Vec::new(),
+            out: Vec::new(),
+            err: Vec::new(),
+            input_hash: resume.input_hash,
+            outcome_hash: resume.outcome_hash,
+        };
+        for (seq, envelope) in batch.drain() {
+            if is_ended_by_run(&envelope) {
+                // It has no outcome of its own: it must run again, so nothing from here on counts.
+                // The seqs before it are in a batch whose hashes are not theirs; they run again too.
+                return Err(SinkError::transient(ENDED_BY_RUN).at(seq));
+            }
+            self.add(&mut group, seq, &envelope);
+        }
+        self.writer.send(group).map_err(|_| SinkError::transient("the writer has ended"))
+    }
+}
+
+impl Results {
+    fn add(&self, group: &mut Group, seq: u64, envelope: &Envelope<Ran>) {
+        use sprag_lanes::journal::Outcome as Kept;
+        let failed = self.failures.lock().remove(&seq);
+        let (outcome, ran) = match &envelope.verdict {
+            Verdict::Success(ran) => (Kept::Success, Some(ran)),
+            Verdict::Skip(_) => (Kept::Skip, None),
+            Verdict::Fail(..) => (Kept::Fail, failed.as_ref()),
+            Verdict::Cancel => (Kept::Cancel, failed.as_ref()),
+        };
+        let attempts = u32::from(envelope.attempts);
+        group.ends.push(Ended { outcome, attempts });
+        let ran = ran.map(|ran| (&ran.item, &ran.finished));
+        let settled = Settled { seq, outcome, attempts, ran };
+        self.format.out(&settled, &mut group.out);
+        self.format.err(&settled, &mut group.err);
+    }
+}
+
+fn is_ended_by_run(envelope: &Envelope<Ran>) -> bool {
+    matches!(&envelope.verdict, Verdict::Fail(ErrorClass::NonRetryableCancellation, _))
+}

@@ -1,0 +1,130 @@
+//! Ctrl-C, its repetition, and orders to end early.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{Bench, await_lines, run, said, send};
+
+#[test]
+fn ctrl_c_lets_running_commands_end_and_the_same_command_goes_on() {
+    let bench = Bench::new(200);
+    let child = bench.command(&["-j3"]).spawn().unwrap();
+    await_lines(&bench.path("notes"), 40);
+    send(&child, Signal::INT);
+    said(child).refused("RUN_STOPPED");
+    assert_eq!(bench.status()["state"], "stopped");
+    let stopped_at = bench.begun().len();
+    assert!(stopped_at < 200);
+    assert_eq!(bench.status()["cursor"], stopped_at, "all that was begun is committed");
+    run(bench.command(&["-j2"])).refused("ITEMS_FAILED");
+    assert_eq!(bench.out(), bench.expected());
+    let mut begun = bench.begun();
+    begun.sort_unstable();
+    assert_eq!(begun, (1..=200).collect::<Vec<_>>(), "nothing ran twice");
+}
+
+#[test]
+fn a_second_ctrl_c_ends_the_commands_and_their_children() {
+    let bench = Bench::new(4);
+    let words = ["-j2", "--journal", "run.journal", "--grace", "60s", "-a", "items", "--"];
+    let script = "echo $$ >> pids; sleep 63 & echo $! >> pids; wait; echo {}";
+    let begun = Instant::now();
+    let mut command = bench.bare(&words);
+    let child = command.arg(script).spawn().unwrap();
+    await_lines(&bench.path("pids"), 4);
+    send(&child, Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    send(&child, Signal::INT);
+    said(child).refused("RUN_STOPPED");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    await_gone(&bench);
+    let status = bench.status();
+    assert_eq!(status["cursor"], 0, "what the run ended itself is not committed as failed");
+    assert_eq!(status["state"], "stopped");
+}
+
+#[test]
+fn at_the_end_of_the_grace_commands_are_ended_and_run_again_at_the_resume() {
+    let bench = Bench::new(3);
+    let words = ["-j3", "--journal", "run.journal", "--out", "out", "--grace", "100ms"];
+    let script = "if [ -e second ] || [ {} = 1 ]; then echo {}; else echo $$ >> pids; sleep 64; fi";
+    let command = || {
+        let mut command = bench.bare(&words);
+        command.args(["-a", "items", "--", script]);
+        command
+    };
+    let child = command().spawn().unwrap();
+    await_lines(&bench.path("pids"), 2);
+    await_lines(&bench.path("out"), 1);
+    send(&child, Signal::TERM);
+    said(child).refused("RUN_STOPPED");
+    await_gone(&bench);
+    assert_eq!(bench.status()["cursor"], 1);
+    fs::write(bench.path("second"), "").unwrap();
+    assert_eq!(run(command()).code, 0);
+    assert_eq!(bench.out(), "1\n2\n3\n");
+}
+
+#[test]
+fn cancel_on_interrupt_gives_every_item_an_outcome() {
+    let bench = Bench::new(1_000);
+    let child = bench.command(&["-j2", "--cancel-on-interrupt"]).spawn().unwrap();
+    await_lines(&bench.path("notes"), 20);
+    send(&child, Signal::INT);
+    said(child).refused("ITEMS_FAILED");
+    let status = bench.status();
+    assert_eq!(status["state"], "complete");
+    assert!(status["cancel"].as_u64().unwrap() > 0);
+    let outcomes = ["success", "fail", "cancel"].map(|name| status[name].as_u64().unwrap());
+    assert_eq!(outcomes.iter().sum::<u64>(), status["cursor"].as_u64().unwrap());
+}
+
+#[test]
+fn waiting_for_input_does_not_hinder_a_stop() {
+    let bench = Bench::new(1);
+    let mut command = bench.bare(&["--journal", "run.journal", "--out", "out", "echo"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"one\ntwo\nthr").unwrap();
+    await_lines(&bench.path("out"), 2);
+    send(&child, Signal::INT);
+    said(child).refused("RUN_STOPPED");
+    drop(stdin);
+    assert_eq!((bench.out().as_str(), &bench.status()["state"]), ("one\ntwo\n", &"stopped".into()));
+}
+
+#[test]
+fn halt_soon_stops_after_the_failures_and_resumes() {
+    let bench = Bench::new(100);
+    let said = run(bench.command(&["-j1", "--halt", "soon,fail=2"]));
+    said.refused("RUN_STOPPED");
+    assert_eq!(bench.begun().len(), 14, "items 7 and 14 fail");
+    run(bench.command(&["-j4"])).refused("ITEMS_FAILED");
+    assert_eq!(bench.out(), bench.expected());
+}
+
+#[test]
+fn halt_now_ends_what_runs() {
+    let bench = Bench::new(2);
+    let begun = Instant::now();
+    let script = "echo $$ >> pids; [ {} = 2 ] && { sleep 0.2; exit 1; }; sleep 65";
+    let mut command = bench.bare(&["-j2", "--halt", "now,fail=1", "-a", "items", "--", script]);
+    said(command.spawn().unwrap()).refused("RUN_STOPPED");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    await_gone(&bench);
+}
+
+/// Waits until no process that noted its number lives.
+fn await_gone(bench: &Bench) {
+    let pids = fs::read_to_string(bench.path("pids")).unwrap();
+    let begun = Instant::now();
+    for pid in pids.lines().map(|line| line.parse().unwrap()) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        while rustix::process::test_kill_process(pid).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "process {pid:?} lives");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

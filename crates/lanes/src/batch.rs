@@ -1,0 +1,99 @@
+//! What the sink receives: a contiguous run of envelopes in seq order, and the point behind it.
+//!
+//! A [`Chunk`] is a piece that one thread hands over; a [`Batch`] is made of as many chunks as follow
+//! each other without a gap. A batch knows the [`Resume`] point that holds once it is written, so
+//! whoever writes it down with the batch can go on from there after a crash.
+
+use crate::outcome::{Envelope, Payload};
+use crate::summary::Resume;
+use crate::sync::Arc;
+use crate::windows::WindowGauge;
+
+/// Contiguous envelopes of one window.
+pub(crate) struct Chunk<P> {
+    pub(crate) first: u64,
+    pub(crate) envelopes: Vec<Envelope<P>>,
+    pub(crate) bytes: u64,
+    pub(crate) window: Arc<WindowGauge>,
+}
+
+impl<P: Payload> Chunk<P> {
+    /// A chunk of one.
+    pub(crate) fn single(seq: u64, envelope: Envelope<P>, window: Arc<WindowGauge>) -> Self {
+        let bytes = envelope.weight();
+        Self { first: seq, envelopes: vec![envelope], bytes, window }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.envelopes.len() as u64
+    }
+
+    /// Keeps the longest head of at most `bytes`, one envelope at least; returns the tail.
+    pub(crate) fn cut(&mut self, bytes: u64) -> Option<Self> {
+        let mut kept = 0;
+        let fits = self.envelopes.iter().take_while(|envelope| {
+            kept += envelope.weight();
+            kept <= bytes
+        });
+        let place = fits.count().max(1);
+        if place >= self.envelopes.len() {
+            return None;
+        }
+        let envelopes = self.envelopes.split_off(place);
+        let tail_bytes = envelopes.iter().map(Envelope::weight).sum();
+        self.bytes -= tail_bytes;
+        let first = self.end();
+        Some(Self { first, envelopes, bytes: tail_bytes, window: Arc::clone(&self.window) })
+    }
+}
+
+/// A contiguous run of committed outcomes.
+pub struct Batch<P> {
+    pub(crate) chunks: Vec<Chunk<P>>,
+    pub(crate) first: u64,
+    pub(crate) bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) resume: Resume,
+}
+
+impl<P> Batch<P> {
+    /// The first seq.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The last seq.
+    pub fn last(&self) -> u64 {
+        self.resume.cursor - 1
+    }
+
+    /// How many seqs.
+    pub fn seqs(&self) -> u64 {
+        self.resume.cursor - self.first
+    }
+
+    /// How many of them succeeded: the writes that the sink makes.
+    pub fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Bytes of the results.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The point behind this batch: cursor, counts, outcome hash and input hash once it is written.
+    pub fn resume(&self) -> &Resume {
+        &self.resume
+    }
+
+    /// Seqs and envelopes in order. Empty once drained.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Envelope<P>)> {
+        self.chunks.iter().flat_map(|chunk| (chunk.first..).zip(&chunk.envelopes))
+    }
+
+    /// Seqs and envelopes in order, by value.
+    pub fn drain(&mut self) -> impl Iterator<Item = (u64, Envelope<P>)> + use<'_, P> {
+        self.chunks.iter_mut().flat_map(|chunk| (chunk.first..).zip(chunk.envelopes.drain(..)))
+    }
+}

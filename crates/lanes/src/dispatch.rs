@@ -1,0 +1,356 @@
+//! Dispatch: what may be worked on next. Everything here happens under the dispatch lock.
+//!
+//! It reads the source, plans windows, and gives out claims: due retries first, then fresh seqs in
+//! order, from the two active windows only and as far as back-pressure allows. The seq at the cursor
+//! may always be given out. The first dispatch of a seq is the only place where it enters the ledger.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sprag_kernel::error::{Code, Refusal};
+use sprag_kernel::planner::Snapshot;
+use sprag_kernel::retry::Millis;
+
+use crate::batch::Chunk;
+use crate::claim::{Claim, Desk, Held};
+use crate::commit::panic_text;
+use crate::config::Config;
+use crate::ledger::Ledger;
+use crate::outcome::{Envelope, Payload, Verdict};
+use crate::pressure::{Pressure, Readings, Throttle};
+use crate::retries::{RetryQueue, Waiting};
+use crate::seq_ledger::CANCELLER;
+use crate::source::Source;
+use crate::sync::{Arc, AtomicBool, Mutex};
+use crate::tally::{Event, Tally};
+use crate::trail::{Steps, Trail};
+use crate::windows::{Planned, WindowGauge, Windows};
+
+/// Seqs that one step of a cancel walks through.
+const CANCEL_STEP: usize = 1_024;
+
+/// What dispatch looks at and writes to besides its own state.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) trail: &'a Trail,
+    pub(crate) tally: &'a Tally,
+    pub(crate) cursor: u64,
+    pub(crate) buffered_bytes: u64,
+    pub(crate) now: Millis,
+    /// The cancel latch.
+    pub(crate) cancelled: bool,
+}
+
+/// The answer to a worker that asks for work.
+pub(crate) enum Take<T, P> {
+    /// Compute this.
+    Claim(Held<T, P>),
+    /// Nothing now; ask again when the cursor is here.
+    Wait(u64),
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Running,
+    /// No dispatch; work in flight may end until then.
+    Stopping(Millis),
+    /// As stopping, then everything without an outcome is cancelled.
+    Cancelling(Millis),
+    /// Complete, stopped, or failed.
+    Over,
+}
+
+pub(crate) struct Dispatch<S: Source, P> {
+    source: S,
+    /// Read and planned, but its window is not active yet.
+    held: Option<S::Item>,
+    pub(crate) next_seq: u64,
+    /// The number of seqs, once the source has ended.
+    pub(crate) total: Option<u64>,
+    pub(crate) windows: Windows,
+    steps: Steps,
+    pub(crate) pressure: Pressure,
+    pub(crate) retries: RetryQueue<S::Item>,
+    /// What each worker holds.
+    pub(crate) live: Vec<Option<Held<S::Item, P>>>,
+    /// Workers whose thread has ended.
+    pub(crate) exited: Vec<bool>,
+    /// Envelopes are on their way from the supervisor to the commit lane.
+    pub(crate) supervising: bool,
+    pub(crate) phase: Phase,
+    pub(crate) cancelled: bool,
+    pub(crate) failure: Option<Refusal>,
+}
+
+impl<S: Source, P: Payload> Dispatch<S, P> {
+    /// Dispatch over a source whose first `next_seq` entries were read into `windows`.
+    pub(crate) fn new(source: S, windows: Windows, next_seq: u64, config: &Config) -> Self {
+        Self {
+            source,
+            held: None,
+            next_seq,
+            total: None,
+            windows,
+            steps: Steps::default(),
+            pressure: Pressure::new(&config.pressure),
+            retries: RetryQueue::default(),
+            live: (0..config.threads).map(|_| None).collect(),
+            exited: vec![false; config.threads],
+            supervising: false,
+            phase: Phase::Running,
+            cancelled: false,
+            failure: None,
+        }
+    }
+
+    /// Work for this worker, at most `size` items. Its former claim is settled.
+    pub(crate) fn take(
+        &mut self,
+        worker: usize,
+        size: usize,
+        view: View,
+    ) -> Result<Take<S::Item, P>, Refusal> {
+        self.live[worker] = None;
+        self.windows.retire(view.cursor);
+        let throttle = self.feel(view);
+        let head_only = matches!(throttle, Throttle::Paused(_));
+        if let Some(waiting) = self.due_retry(head_only, view) {
+            return self.again(worker, waiting, view).map(Take::Claim);
+        }
+        let size = match throttle {
+            Throttle::Open => self.share(size),
+            Throttle::Smaller => self.share(size / 4),
+            Throttle::Paused(_) => usize::from(self.next_seq == view.cursor),
+        };
+        let filled = catch_unwind(AssertUnwindSafe(|| self.fill(worker, size, view)));
+        match filled.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))))? {
+            Some(claim) => Ok(Take::Claim(claim)),
+            None => Ok(Take::Wait(self.wake_at(head_only, view.cursor))),
+        }
+    }
+
+    /// Whether nobody holds, awaits or brings anything, so that the cursor can never move again.
+    pub(crate) fn is_stalled(&self, cursor: u64) -> bool {
+        let open = |claim: &Held<S::Item, P>| !claim.is_abandoned();
+        self.total.is_none_or(|total| cursor < total)
+            && !self.live.iter().flatten().any(open)
+            && self.retries.len() == 0
+            && !self.supervising
+    }
+
+    /// Cancels what waits or was never dispatched, as far as the windows reach.
+    pub(crate) fn cancel_more(&mut self, view: View) -> Result<Vec<Chunk<P>>, Refusal> {
+        let mut chunks = Vec::new();
+        while let Some(waiting) = self.retries.pop_lowest() {
+            let before = view.ledger.cancel(waiting.seq, CANCELLER)?;
+            view.tally.add(Event::CancelledWaiting, 1);
+            let envelope = Envelope::seal(Verdict::Cancel, before.attempts);
+            chunks.push(Chunk::single(waiting.seq, envelope, waiting.window));
+        }
+        self.windows.retire(view.cursor);
+        let walked = catch_unwind(AssertUnwindSafe(|| self.cancel_unseen(view, &mut chunks)));
+        walked.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))))?;
+        Ok(chunks)
+    }
+
+    /// Workers that hold a claim which is not settled.
+    pub(crate) fn busy(&self) -> usize {
+        self.live.iter().flatten().filter(|claim| !claim.is_abandoned()).count()
+    }
+
+    fn feel(&mut self, view: View) -> Throttle {
+        let window_bytes = self.windows.newest().map_or(0, Planned::buffered);
+        let commit_lag = self.lag(view.cursor);
+        let before = self.pressure.paused_by();
+        let readings = Readings { buffered_bytes: view.buffered_bytes, window_bytes, commit_lag };
+        let throttle = self.pressure.feel(readings);
+        let after = self.pressure.paused_by();
+        if before != after {
+            tracing::debug!(?before, ?after, ?readings, "back-pressure changed");
+        }
+        throttle
+    }
+
+    /// Seqs between the cursor and the highest one dispatched.
+    pub(crate) fn lag(&self, cursor: u64) -> u64 {
+        self.next_seq.saturating_sub(cursor + 1)
+    }
+
+    /// Towards a known end claims get smaller, so that no worker is left with the last large one.
+    fn share(&self, size: usize) -> usize {
+        let fair = self.source.total().map_or(u64::MAX, |total| {
+            total.saturating_sub(self.next_seq) / (2 * self.live.len() as u64)
+        });
+        size.min(usize::try_from(fair).unwrap_or(usize::MAX)).max(1)
+    }
+
+    fn due_retry(&mut self, head_only: bool, view: View) -> Option<Waiting<S::Item>> {
+        if head_only {
+            return self.retries.take_due(view.cursor, view.now);
+        }
+        self.retries.pop_due(view.now)
+    }
+
+    fn again(
+        &mut self,
+        worker: usize,
+        waiting: Waiting<S::Item>,
+        view: View,
+    ) -> Result<Held<S::Item, P>, Refusal> {
+        let owner = owner_of(worker);
+        let lease = view.ledger.dispatch(waiting.seq, owner, view.now)?;
+        let claim = Arc::new(Claim {
+            first: waiting.seq,
+            owner,
+            window: waiting.window,
+            shelf: waiting.shelf,
+            offset: waiting.place,
+            attempts: view.ledger.slot(waiting.seq).attempts,
+            generations: vec![lease.generation],
+            desk: Mutex::new(Desk::new(1)),
+            abandoned: AtomicBool::new(false),
+        });
+        self.live[worker] = Some(Arc::clone(&claim));
+        Ok(claim)
+    }
+
+    fn fill(
+        &mut self,
+        worker: usize,
+        size: usize,
+        view: View,
+    ) -> Result<Option<Held<S::Item, P>>, Refusal> {
+        let (first, owner) = (self.next_seq, owner_of(worker));
+        let mut items = Vec::with_capacity(size);
+        let mut generations = Vec::with_capacity(size);
+        let mut window = None;
+        while items.len() < size {
+            let Some(item) = self.next_item(view)? else { break };
+            if !self.joins(&mut window) {
+                self.held = Some(item);
+                break;
+            }
+            generations.push(view.ledger.enter(self.next_seq, owner, view.now)?.generation);
+            items.push(item);
+            self.next_seq += 1;
+        }
+        view.trail.append(&mut self.steps);
+        let Some((_, window)) = window.filter(|_| !items.is_empty()) else { return Ok(None) };
+        view.tally.add(Event::Dispatched, items.len() as u64);
+        let desk = Mutex::new(Desk::new(items.len()));
+        let abandoned = AtomicBool::new(false);
+        let items = Arc::new(items);
+        let claim = Claim {
+            first,
+            owner,
+            window,
+            shelf: items,
+            offset: 0,
+            attempts: 0,
+            generations,
+            desk,
+            abandoned,
+        };
+        let claim = Arc::new(claim);
+        self.live[worker] = Some(Arc::clone(&claim));
+        Ok(Some(claim))
+    }
+
+    /// Whether the newest entry lies in an active window, and in the same one as those before it.
+    #[inline]
+    fn joins(&self, window: &mut Option<(u64, Arc<WindowGauge>)>) -> bool {
+        let newest = self.windows.newest().expect("an entry was planned");
+        if let Some((number, _)) = window {
+            // Not by the gauge: others write to it all the time.
+            return *number == newest.number;
+        }
+        *window = Some((newest.number, Arc::clone(&newest.gauge)));
+        self.windows.admits_newest()
+    }
+
+    #[inline]
+    fn next_item(&mut self, view: View) -> Result<Option<S::Item>, Refusal> {
+        if self.held.is_some() {
+            return Ok(self.held.take());
+        }
+        if self.total.is_some() {
+            return Ok(None);
+        }
+        match self.source.next() {
+            Ok(Some(item)) => {
+                self.plan(&item, view)?;
+                Ok(Some(item))
+            }
+            Ok(None) => self.end_discovery().map(|()| None),
+            Err(reason) => Err(self.source_refusal(reason)),
+        }
+    }
+
+    #[inline]
+    fn plan(&mut self, item: &S::Item, view: View) -> Result<(), Refusal> {
+        let entry = self.source.entry(item);
+        entry.check()?;
+        self.steps.note(entry, self.source.content(item));
+        let (next_seq, busy) = (self.next_seq, &self.live);
+        self.windows.plan(entry, || Snapshot {
+            commit_lag: next_seq.saturating_sub(view.cursor + 1),
+            buffered_bytes: view.buffered_bytes,
+            util: busy.iter().flatten().count() as f64 / busy.len() as f64,
+        });
+        Ok(())
+    }
+
+    fn end_discovery(&mut self) -> Result<(), Refusal> {
+        self.windows.finish();
+        let total = self.next_seq + u64::from(self.held.is_some());
+        if let Some(known) = self.source.total().filter(|known| *known != total) {
+            return Err(self.source_refusal(format!("ended at {total}, promised {known}")));
+        }
+        tracing::debug!(total, "discovery ended");
+        self.total = Some(total);
+        Ok(())
+    }
+
+    fn cancel_unseen(&mut self, view: View, chunks: &mut Vec<Chunk<P>>) -> Result<(), Refusal> {
+        if self.source.total().is_none() && self.total.is_none() {
+            // What a stream has not said yet is no part of the run.
+            self.windows.finish();
+            self.total = Some(self.next_seq + u64::from(self.held.is_some()));
+        }
+        for _ in 0..CANCEL_STEP {
+            let Some(item) = self.next_item(view)? else { break };
+            if !self.windows.admits_newest() {
+                self.held = Some(item);
+                break;
+            }
+            view.ledger.enter_cancelled(self.next_seq, CANCELLER)?;
+            view.tally.add(Event::Dispatched, 1);
+            view.tally.add(Event::CancelledWaiting, 1);
+            let window = &self.windows.newest().expect("an entry was planned").gauge;
+            let envelope = Envelope::seal(Verdict::Cancel, 0);
+            chunks.push(Chunk::single(self.next_seq, envelope, Arc::clone(window)));
+            self.next_seq += 1;
+        }
+        view.trail.append(&mut self.steps);
+        Ok(())
+    }
+
+    fn wake_at(&self, head_only: bool, cursor: u64) -> u64 {
+        match (&self.held, self.total) {
+            _ if head_only => cursor + 1,
+            (Some(_), _) => self.windows.closes_at().unwrap_or(cursor + 1),
+            (None, Some(total)) => total,
+            (None, None) => cursor + 1,
+        }
+    }
+
+    fn source_refusal(&self, reason: String) -> Refusal {
+        Refusal::new(Code::SourceFailed).with("seq", self.next_seq).with("reason", reason)
+    }
+}
+
+/// Owner 0 is nobody, so workers count from 1.
+pub(crate) fn owner_of(worker: usize) -> u16 {
+    u16::try_from(worker + 1).expect("threads are limited")
+}

@@ -1,0 +1,98 @@
+//! Where items come from: an iterator with what the planner must know of each.
+//!
+//! A source is read by one thread at a time, in order, once; on resume it is read again from the
+//! start. Its place is its identity: the first item has seq 0. It need not know its length.
+
+use sprag_kernel::planner::Entry;
+
+/// A sequence of items.
+pub trait Source: Send + 'static {
+    /// One item. Shared with the thread that computes it, and kept for a retry.
+    type Item: Send + Sync + 'static;
+
+    /// The next item, none at the end, or why it cannot be read.
+    fn next(&mut self) -> Result<Option<Self::Item>, String>;
+
+    /// How many items there are in all, if that is known before they are read. A cancelled run of a
+    /// known length commits every seq as cancelled; one of unknown length ends where it was read.
+    fn total(&self) -> Option<u64> {
+        None
+    }
+
+    /// Estimated cost and bytes of an item; the planner cuts windows by them.
+    fn entry(&self, _item: &Self::Item) -> Entry {
+        Entry { cost: 1, bytes: 0 }
+    }
+
+    /// What tells this item from another of the same size. It goes into the plan hash, so that a
+    /// resumed run refuses an input that was edited.
+    fn content<'a>(&self, _item: &'a Self::Item) -> Option<&'a [u8]> {
+        None
+    }
+}
+
+type Content<T> = fn(&T) -> &[u8];
+
+/// A source made of any iterator.
+pub struct Items<I: Iterator> {
+    iterator: I,
+    total: Option<u64>,
+    entry: fn(&I::Item) -> Entry,
+    content: Option<Content<I::Item>>,
+}
+
+impl<I: Iterator> Items<I> {
+    /// A stream: its length shows when it ends.
+    pub fn stream(items: impl IntoIterator<IntoIter = I>) -> Self {
+        Self {
+            iterator: items.into_iter(),
+            total: None,
+            entry: |_| Entry { cost: 1, bytes: 0 },
+            content: None,
+        }
+    }
+
+    /// Items of a known number if the iterator knows it, as vectors and ranges do; else a stream.
+    pub fn of(items: impl IntoIterator<IntoIter = I>) -> Self {
+        let stream = Self::stream(items);
+        let (least, most) = stream.iterator.size_hint();
+        let total = most.filter(|most| *most == least).map(|exact| exact as u64);
+        Self { total, ..stream }
+    }
+
+    /// Says how to estimate an item.
+    #[must_use]
+    pub fn entry(self, entry: fn(&I::Item) -> Entry) -> Self {
+        Self { entry, ..self }
+    }
+
+    /// Says what makes an item this item.
+    #[must_use]
+    pub fn content(self, content: fn(&I::Item) -> &[u8]) -> Self {
+        Self { content: Some(content), ..self }
+    }
+}
+
+impl<I> Source for Items<I>
+where
+    I: Iterator + Send + 'static,
+    I::Item: Send + Sync + 'static,
+{
+    type Item = I::Item;
+
+    fn next(&mut self) -> Result<Option<I::Item>, String> {
+        Ok(self.iterator.next())
+    }
+
+    fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    fn entry(&self, item: &I::Item) -> Entry {
+        (self.entry)(item)
+    }
+
+    fn content<'a>(&self, item: &'a I::Item) -> Option<&'a [u8]> {
+        self.content.map(|content| content(item))
+    }
+}

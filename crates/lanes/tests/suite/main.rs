@@ -1,0 +1,15 @@
+//! Everything that the runtime promises, one module per subject.
+
+#![allow(clippy::unwrap_used)]
+
+mod cancel_cases;
+mod drain_cases;
+mod failure_cases;
+mod lease_cases;
+mod model;
+mod pressure_cases;
+mod resume_cases;
+mod seq_cases;
+mod smoke;
+mod stage;
+mod window_cases;
