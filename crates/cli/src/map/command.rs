@@ -122,9 +122,10 @@ impl<'a> Running<'a> {
         let status = self.child.wait();
         let end = match status {
             _ if self.ending != Ending::No => End::Timeout,
+            // Whatever it says: it may have been in the middle of its work.
+            _ if self.groups.is_ending() => End::Ended,
             Ok(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => End::Exit(code),
-                (None, _) if self.groups.is_ending() => End::Ended,
                 (None, signal) => End::Signal(signal.unwrap_or(0)),
             },
             Err(_) => End::Signal(0),

@@ -4,6 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
 
 use sprag_kernel::Refusal;
 use sprag_kernel::planner::PlanHasher;
@@ -191,13 +194,19 @@ pub struct Commands {
     pub failed: AtomicU64,
 }
 
+/// How far apart the run and its commands may hear of the same order.
+const SAME_ORDER: Duration = Duration::from_millis(100);
+
 /// Why an attempt that the run itself ended has no outcome.
 const ENDED_BY_RUN: &str = "ended by the run";
 
 impl Commands {
     /// One attempt at an item.
     pub fn attempt(&self, item: &Item, context: &Context<'_>) -> Outcome<Ran> {
-        let finished = command::run(&self.template.words(item), self.limits, &self.groups);
+        let mut finished = command::run(&self.template.words(item), self.limits, &self.groups);
+        if is_swept_up(finished.end, context) {
+            finished.end = End::Ended;
+        }
         let end = finished.end;
         let ran = Ran { item: item.clone(), finished };
         let class = match end {
@@ -237,6 +246,17 @@ impl Commands {
             }
         }
     }
+}
+
+/// Whether a command died of the same order to end that the run itself got: a service manager or a
+/// `kill` on a whole session tells everyone, in any order.
+fn is_swept_up(end: End, context: &Context<'_>) -> bool {
+    let End::Signal(SIGTERM | SIGINT | SIGHUP | SIGKILL) = end else { return false };
+    let begun = Instant::now();
+    while !context.should_end() && begun.elapsed() < SAME_ORDER {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    context.should_end()
 }
 
 fn reason(end: End) -> String {

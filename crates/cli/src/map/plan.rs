@@ -1,6 +1,7 @@
 //! What a command line asks for: which command, which items, which run this is.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +65,11 @@ impl<'a> Plan<'a> {
             (Some(words), _) => Items::Words(words.clone().into()),
             (None, Some(path)) => Items::file(path, separator, Arc::clone(stop))
                 .map_err(|error| unreadable(path.display(), &error))?,
+            (None, None) if std::io::stdin().is_terminal() => {
+                return Err(usage(
+                    "there are no items: pipe them in, or give -a FILE or ':::' ITEMS",
+                ));
+            }
             (None, None) => Items::stdin(separator, Arc::clone(stop))
                 .map_err(|error| unreadable("standard input", &error))?,
         };
@@ -107,9 +113,12 @@ fn source_failed(reason: String) -> Refusal {
     Refusal::new(Code::SourceFailed).with("reason", reason)
 }
 
+fn usage(reason: &'static str) -> Refusal {
+    Refusal::new(Code::Usage).with("reason", reason)
+}
+
 /// The words of the command, and of the items if they are given as words.
 fn split(args: &RunArgs) -> Result<(&[OsString], Option<Vec<OsString>>), Refusal> {
-    let usage = |reason: &'static str| Refusal::new(Code::Usage).with("reason", reason);
     let is_separator = |word: &OsString| word == SEPARATOR;
     let Some(at) = args.words.iter().position(is_separator) else { return Ok((&args.words, None)) };
     let (command, items) = (&args.words[..at], &args.words[at + 1..]);

@@ -56,6 +56,8 @@ impl Group {
 pub enum Target {
     /// A file, written at its end.
     File(File),
+    /// A device or a named pipe, which has no end that it could be cut back to.
+    Stream(File),
     /// Standard output.
     Stdout,
 }
@@ -67,7 +69,11 @@ impl Target {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| failed(&error))?;
-        let length = file.metadata().map_err(|error| failed(&error))?.len();
+        let metadata = file.metadata().map_err(|error| failed(&error))?;
+        if !metadata.is_file() {
+            return Ok(Self::Stream(file));
+        }
+        let length = metadata.len();
         if length < committed {
             return Err(Refusal::new(Code::OutputShort)
                 .with("path", path.display().to_string())
@@ -133,7 +139,7 @@ impl Writer {
     pub fn close(self, ending: Ending) -> Result<(), Refusal> {
         let now = self.now();
         let durable = match (&self.target, self.sync) {
-            (Target::File(_), SyncPolicy::None) | (Target::Stdout, _) => Ok(()),
+            (Target::File(_), SyncPolicy::None) | (Target::Stdout | Target::Stream(_), _) => Ok(()),
             (Target::File(file), _) => file.sync_all(),
         };
         durable.map_err(|error| unreadable("the output", &error))?;
@@ -160,8 +166,9 @@ impl Writer {
 
     fn gather(&self, mut group: Group, receiver: &Receiver<Group>) -> Group {
         let patience = match self.sync {
+            SyncPolicy::Always => return group,
             SyncPolicy::Batch if self.journal.is_some() => GATHER,
-            SyncPolicy::Batch | SyncPolicy::None | SyncPolicy::Always => Duration::ZERO,
+            SyncPolicy::Batch | SyncPolicy::None => Duration::ZERO,
         };
         let until = Instant::now() + patience;
         while group.out.len() < FULL_BYTES {
@@ -202,6 +209,10 @@ impl Writer {
                 stdout.write_all(bytes)?;
                 stdout.flush()
             }),
+            Target::Stream(stream) => {
+                let mut stream = stream;
+                stream.write_all(bytes)
+            }
             Target::File(file) => {
                 fault::write_all_at(file, bytes, self.written)?;
                 // Before the commit, so that a loss of power cannot leave a commit without its result.

@@ -94,6 +94,11 @@ impl Outcomes {
         self.runs.push(run);
     }
 
+    /// Takes all runs out, in order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = EqualRun> + '_ {
+        self.runs.drain(..)
+    }
+
     /// The first seq of `run` that is known here with another end.
     pub(super) fn conflict(&self, run: EqualRun) -> Option<u64> {
         let from = self.runs.partition_point(|known| known.end() <= run.first);

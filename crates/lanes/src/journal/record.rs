@@ -87,7 +87,8 @@ fn put_terminal(out: &mut Vec<u8>, runs: &[EqualRun]) {
 fn take_terminal(reader: &mut Reader<'_>) -> Option<Vec<EqualRun>> {
     let mut first = reader.number()?;
     let count = reader.number()?;
-    let mut runs = Vec::new();
+    // A run takes at least a byte.
+    let mut runs = Vec::with_capacity(usize::try_from(count).ok().filter(|&n| n <= reader.left())?);
     for _ in 0..count {
         let run = outcome::take_run(reader, first)?;
         first = run.end();

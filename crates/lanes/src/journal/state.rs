@@ -220,7 +220,7 @@ impl RunState {
         if point.mark < self.last.mark {
             return Err(Contradiction::Order("a commit record moves the mark backwards"));
         }
-        for &run in std::mem::take(&mut self.pending).runs() {
+        for run in self.pending.drain() {
             self.counts.add(run.ended.outcome, run.length);
             self.retries += u64::from(run.ended.attempts) * run.length;
             self.outcomes.push(run);

@@ -54,6 +54,10 @@ impl<'a> Reader<'a> {
         u32::try_from(self.number()?).ok()
     }
 
+    pub(super) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Whether nothing is left but the zeros that round a record up.
     pub(super) fn only_padding(&self, alignment: usize) -> bool {
         self.rest.len() < alignment && self.rest.iter().all(|&byte| byte == 0)

@@ -139,6 +139,14 @@ fn the_summary_is_the_same_for_any_number_of_jobs() {
 }
 
 #[test]
+fn an_output_that_takes_no_more_ends_the_run() {
+    map(&["--out", "/dev/full", "echo", ":::", "a", "b"], "").refused("INPUT_UNREADABLE");
+    let said = map(&["--out", "/dev/null", "echo", ":::", "a"], "");
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""));
+    map(&["--out", "/does/not/exist/out", "echo", ":::", "a"], "").refused("INPUT_UNREADABLE");
+}
+
+#[test]
 fn wrong_usage_of_map_exits_2() {
     for words in [
         &["map"][..],

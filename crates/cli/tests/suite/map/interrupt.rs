@@ -29,7 +29,8 @@ fn ctrl_c_lets_running_commands_end_and_the_same_command_goes_on() {
 fn a_second_ctrl_c_ends_the_commands_and_their_children() {
     let bench = Bench::new(4);
     let words = ["-j2", "--journal", "run.journal", "--grace", "60s", "-a", "items", "--"];
-    let script = "echo $$ >> pids; sleep 63 & echo $! >> pids; wait; echo {}";
+    // Asked to end, it says that it failed; but it did not, it was ended.
+    let script = "trap 'exit 3' TERM; echo $$ >> pids; sleep 63 & echo $! >> pids; wait; echo {}";
     let begun = Instant::now();
     let mut command = bench.bare(&words);
     let child = command.arg(script).spawn().unwrap();
@@ -43,6 +44,30 @@ fn a_second_ctrl_c_ends_the_commands_and_their_children() {
     let status = bench.status();
     assert_eq!(status["cursor"], 0, "what the run ended itself is not committed as failed");
     assert_eq!(status["state"], "stopped");
+}
+
+#[test]
+fn an_order_to_end_that_reaches_the_commands_too_does_not_make_them_fail() {
+    let bench = Bench::new(2);
+    let words = ["-j2", "--journal", "run.journal", "--out", "out", "-a", "items", "--"];
+    let script = "[ -e second ] || { echo $$ >> pids; exec sleep 68; }; echo {}";
+    let command = || {
+        let mut command = bench.bare(&words);
+        command.arg(script);
+        command
+    };
+    let child = command().spawn().unwrap();
+    await_lines(&bench.path("pids"), 2);
+    for pid in fs::read_to_string(bench.path("pids")).unwrap().lines() {
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    }
+    send(&child, Signal::TERM);
+    said(child).refused("RUN_STOPPED");
+    assert_eq!(bench.status()["cursor"], 0);
+    fs::write(bench.path("second"), "").unwrap();
+    assert_eq!(run(command()).code, 0);
+    assert_eq!(bench.out(), "1\n2\n");
 }
 
 #[test]
