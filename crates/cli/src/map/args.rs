@@ -93,7 +93,7 @@ pub struct RunArgs {
     /// Begin each line of output with its item and a tab.
     #[arg(long, conflicts_with = "jsonl")]
     pub tag: bool,
-    /// Print one JSON record per item, failed ones included: seq, item, outcome, attempts, exit, output.
+    /// Print one JSON record per item, failed ones included: seq, item, outcome, attempts, exit_code, output.
     #[arg(long)]
     pub jsonl: bool,
     /// Print what failed items wrote to stdout too.

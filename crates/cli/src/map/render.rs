@@ -50,7 +50,7 @@ struct Record<'a> {
     item: Option<String>,
     outcome: &'static str,
     attempts: u32,
-    exit: Option<i32>,
+    exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -121,7 +121,8 @@ impl Format {
             item: ran.map(|(item, _)| String::from_utf8_lossy(&item.text).into_owned()),
             outcome: settled.outcome.name(),
             attempts: settled.attempts,
-            exit: end.and_then(|end| if let End::Exit(code) = end { Some(code) } else { None }),
+            exit_code: end
+                .and_then(|end| if let End::Exit(code) = end { Some(code) } else { None }),
             signal: end.and_then(|end| if let End::Signal(n) = end { Some(n) } else { None }),
             timeout: end == Some(End::Timeout),
             output: String::from_utf8_lossy(output),

@@ -65,8 +65,8 @@ fn jsonl_has_one_record_per_item() {
     let records: Vec<serde_json::Value> =
         said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let expected = serde_json::json!([
-        {"seq": 0, "item": "a", "outcome": "success", "attempts": 0, "exit": 0, "output": "a\n"},
-        {"seq": 1, "item": "b", "outcome": "fail", "attempts": 1, "exit": 4, "output": "b\n"},
+        {"seq": 0, "item": "a", "outcome": "success", "attempts": 0, "exit_code": 0, "output": "a\n"},
+        {"seq": 1, "item": "b", "outcome": "fail", "attempts": 1, "exit_code": 4, "output": "b\n"},
     ]);
     assert_eq!(serde_json::Value::from(records), expected);
     let odd = map(&["--jsonl", r"printf '\377'; kill -9 $$", ":::", "a"], "");
@@ -102,7 +102,10 @@ fn a_command_that_takes_too_long_is_ended() {
     assert!(begun.elapsed() < Duration::from_secs(20));
     let record = said.json();
     assert_eq!(record["outcome"], "fail");
-    assert_eq!((&record["timeout"], &record["exit"]), (&true.into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&record["timeout"], &record["exit_code"]),
+        (&true.into(), &serde_json::Value::Null)
+    );
     assert_eq!(record["output"], "begun a\n");
 }
 
