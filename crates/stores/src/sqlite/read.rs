@@ -120,7 +120,7 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
 
 /// The events of every job, folded, must end in the state of its row.
 fn replay(tx: &Tx<'_>) -> Answer<Check> {
-    let sql = "SELECT j.job_id, j.state, group_concat(e.changes, '') FROM job j
+    let sql = "SELECT j.job_id, j.state, group_concat(e.changes, ' ' ORDER BY e.n) FROM job j
         JOIN event e ON e.job_id = j.job_id GROUP BY j.job_id, j.state";
     let violations = query(tx, sql, [], |row| {
         let read = || -> rusqlite::Result<([u8; 16], u8, String)> {
