@@ -41,13 +41,13 @@ pub async fn rows<W: World>(world: &W, table: &str) -> Rows {
         })
         .collect();
     let key = match name {
-        "engine" => "engine_no",
-        "job" => "job_id",
-        "attempt" => "job_id, step_index, branch, turn, attempt_no",
-        "event" => "job_id, n",
+        "engine" => "t.engine_no",
+        "job" => "t.job_id",
+        "attempt" => "t.job_id, t.step_index, t.branch, t.turn, t.attempt_no",
+        "event" => "t.job_id, t.n",
         other => panic!("{other} has no key"),
     };
-    let sql = format!("SELECT {} FROM {name} ORDER BY {key}", shown.join(", "));
+    let sql = format!("SELECT {} FROM {name} AS t ORDER BY {key}", shown.join(", "));
     world.query(&sql).await.unwrap()
 }
 
