@@ -176,6 +176,14 @@ async fn statistics(url: &str) -> (f64, f64) {
     tokio::spawn(connection);
     // Sessions hand in their counts when they end or are idle for a moment.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
+    if std::env::var_os("SPRAG_STATS").is_some() {
+        let sql =
+            "SELECT relname::text, n_tup_ins, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables";
+        for row in client.query(sql, &[]).await.unwrap() {
+            let counts: (String, i64, i64, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
+            eprintln!("{counts:?}");
+        }
+    }
     let sql = "SELECT (SELECT sum(n_tup_ins + n_tup_upd)::float8 FROM pg_stat_user_tables
             WHERE schemaname = 'sprag' AND relname <> 'engine'),
         (SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database())";
