@@ -1,7 +1,12 @@
 //! The books: SQLite and Postgres behind the engine's store seam.
 
 mod audit;
+pub mod postgres;
+mod repeat;
 pub mod sqlite;
+mod test_clock;
+
+pub use test_clock::TestClock;
 
 /// How long an activation must wait to weigh as much as one step of priority.
 pub(crate) const AGEING_MS: i64 = 60_000;

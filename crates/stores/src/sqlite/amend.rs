@@ -48,8 +48,7 @@ fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<
 }
 
 fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<()> {
-    // An attempt that stays as it is keeps its version: whoever runs it goes on undisturbed.
-    if after.attempt != before.attempt || after.timer != Timer::Keep {
+    if after.writes_attempt(&before.attempt) {
         write_attempt(tx, engine, before, after).map_err(|error| failed(&error))?;
     }
     crash_point("amend.after_attempt");

@@ -1,9 +1,9 @@
 //! The store's clock: wall time when the file was opened plus monotonic time since, so that a host whose
 //! clock jumps fires nothing early and time never runs backwards.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::test_clock::TestClock;
 
 pub(super) enum Clock {
     Since { wall_ms: i64, opened: Instant },
@@ -25,26 +25,5 @@ impl Clock {
             }
             Self::Test(clock) => clock.now(),
         }
-    }
-}
-
-/// A clock that only a test moves.
-#[derive(Clone, Debug, Default)]
-pub struct TestClock(Arc<AtomicI64>);
-
-impl TestClock {
-    /// A clock at this time.
-    pub fn at(ms: i64) -> Self {
-        Self(Arc::new(AtomicI64::new(ms)))
-    }
-
-    /// Moves it forward.
-    pub fn advance(&self, ms: i64) {
-        self.0.fetch_add(ms, Ordering::SeqCst);
-    }
-
-    /// The time.
-    pub fn now(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
     }
 }

@@ -2,11 +2,11 @@
 
 use rusqlite::{OptionalExtension, params};
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{Answer, Due, Held, StoreError};
 use sprag_kernel::retry::Millis;
 
-use super::rows::{HELD_COLUMNS, failed, held};
+use super::rows::{HELD_COLUMNS, failed, held, key};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -71,38 +71,47 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
     // it again.
     tx.connection
         .execute(
-            "UPDATE attempt SET owner = NULL, ready_at = ?2, version = version + 1, updated_at = ?2
+            "UPDATE attempt SET owner = NULL, ready_at = ?2 - priority * ?3, version = version + 1,
+                 updated_at = ?2
              WHERE owner = ?1 AND lease_id IS NULL AND ending IS NULL",
-            params![dead.0, tx.now],
+            params![dead.0, tx.now, AGEING_MS],
         )
         .map_err(|error| failed(&error))?;
     crash_point("take_over.after_release");
-    // A message that was not finished is delivered again, which is one more entry of Leg2.
-    tx.connection
-        .execute(
+    // A message that was not finished is delivered again, which is one more entry of Leg2. Only what
+    // passes on here is returned: the heir may run attempts of its own.
+    let mut passed_on: Vec<AttemptKey> = Vec::new();
+    let mut statement = tx
+        .connection
+        .prepare_cached(
             "UPDATE attempt SET owner = ?2, version = version + 1,
                  ledger = ledger + (ending IS NOT NULL AND ledger % 100000000 < 99999999)
-             WHERE owner = ?1",
-            params![dead.0, heir.0],
+             WHERE owner = ?1 RETURNING job_id, step_index, branch, turn, attempt_no",
         )
         .map_err(|error| failed(&error))?;
+    let mut rows = statement.query(params![dead.0, heir.0]).map_err(|error| failed(&error))?;
+    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+        passed_on.push(key(row)?);
+    }
+    drop(rows);
     crash_point("take_over.after_hand_over");
-    owned(tx, heir)
+    passed_on.sort_unstable();
+    passed_on.iter().map(|key| read_held(tx, key)).collect()
 }
 
-/// What an engine runs, and the messages it has: a message of a cancelled activation has no lease.
-fn owned(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
+fn read_held(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Held> {
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
-         WHERE a.owner = ?1 AND (a.lease_id IS NOT NULL OR a.ending IS NOT NULL) ORDER BY a.job_id, a.step_index"
+         WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
+             AND a.attempt_no = ?5"
     );
-    let mut statement = tx.connection.prepare(&sql).map_err(|error| failed(&error))?;
-    let mut rows = statement.query([engine.0]).map_err(|error| failed(&error))?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        all.push(held(tx.connection, row)?);
-    }
-    Ok(all)
+    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
+    let branch = key.branch.cast_signed();
+    let mut rows = statement
+        .query(params![key.job_id.as_bytes(), key.step_index, branch, key.turn, key.attempt_no])
+        .map_err(|error| failed(&error))?;
+    let row = rows.next().map_err(|error| failed(&error))?;
+    held(tx.connection, row.expect("a row that was just updated is there"))
 }
 
 /// Activations whose time has come are made claimable; the rest is returned.

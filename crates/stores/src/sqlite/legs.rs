@@ -7,6 +7,7 @@ use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
     FinishWrite, FollowWrite, HandOff, Held, Wish, ending_code,
 };
+use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
 use sprag_kernel::{JobState, StepState};
@@ -15,6 +16,7 @@ use super::engines::expect_alive;
 use super::rows::{HELD_COLUMNS, failed, held, state};
 use super::writer::Tx;
 use crate::AGEING_MS;
+use crate::repeat::{self, AttemptNow};
 
 pub(super) fn claim(tx: &Tx<'_>, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
     expect_alive(tx, engine)?;
@@ -122,7 +124,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         })
         .map_err(|error| failed(&error))?;
     if written == 0 {
-        return repeated_dispatch(tx, write);
+        return Ok(repeat::dispatched(attempt_now(tx, key)?, write));
     }
     crash_point("dispatch.after_attempt");
     tx.connection
@@ -138,24 +140,6 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     crash_point("dispatch.after_job");
     event(tx, key, &write.changes)?;
     Ok(DispatchOutcome::Done { version: write.version + 1 })
-}
-
-/// The same write again, after its outcome was lost: the lease tells that it is committed.
-fn repeated_dispatch(tx: &Tx<'_>, write: &DispatchWrite) -> Answer<DispatchOutcome> {
-    let now = attempt_now(tx, &write.key)?;
-    let is_mine = now.is_some_and(|now| {
-        now.lease_id == Some(write.lease_id.0.cast_signed()) && now.version == write.version + 1
-    });
-    let version = write.version + 1;
-    Ok(if is_mine { DispatchOutcome::Done { version } } else { DispatchOutcome::Gone })
-}
-
-/// What a repeated write looks at to know itself.
-struct AttemptNow {
-    version: u64,
-    lease_id: Option<i64>,
-    guid: Option<u64>,
-    content: Option<[u8; 32]>,
 }
 
 fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
@@ -177,7 +161,7 @@ fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
                     |row| {
                         Ok(AttemptNow {
                             version: row.get(0)?,
-                            lease_id: row.get(1)?,
+                            lease_id: row.get::<_, Option<u64>>(1)?.map(LeaseId),
                             guid: row.get(2)?,
                             content: row.get(3)?,
                         })
@@ -254,20 +238,10 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
         })
         .map_err(|error| failed(&error))?;
     crash_point("end.after_attempt");
-    if entered == 0 && !is_repeated_end(tx, write)? {
-        return Ok(EndOutcome::Stale);
+    if entered == 0 {
+        return Ok(repeat::ended(attempt_now(tx, key)?, write));
     }
     Ok(EndOutcome::Entered { version: write.version + 1 })
-}
-
-/// The same write again, after its outcome was lost.
-fn is_repeated_end(tx: &Tx<'_>, write: &EndWrite) -> Answer<bool> {
-    let now = attempt_now(tx, &write.key)?;
-    Ok(now.is_some_and(|now| {
-        now.version == write.version + 1
-            && now.guid == Some(write.ending.guid.get())
-            && now.content == write.ending.content.map(|content| *content.as_bytes())
-    }))
 }
 
 pub(super) fn finish(
@@ -323,16 +297,14 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
 }
 
-/// The same write again, after its outcome was lost: only the owner of a message finishes it, so the
-/// version tells.
+/// The same write again, after its outcome was lost: what it had done.
 fn repeated_finish(
     tx: &Tx<'_>,
     engine: EngineNo,
     write: &FinishWrite,
     job: &JobNow,
 ) -> Answer<FinishOutcome> {
-    let now = attempt_now(tx, &write.key)?;
-    if now.is_none_or(|now| now.version != write.version + 1 || now.guid.is_none()) {
+    if !repeat::finished(attempt_now(tx, &write.key)?, write) {
         return Ok(FinishOutcome::Gone);
     }
     let next = AttemptKey { step_index: write.key.step_index + 1, attempt_no: 1, ..write.key };

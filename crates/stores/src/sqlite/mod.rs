@@ -27,7 +27,7 @@ use sprag_engine::store::{
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
-pub use clock::TestClock;
+pub use crate::test_clock::TestClock;
 pub use open::Durability;
 
 /// A store in one SQLite file.

@@ -1,0 +1,18 @@
+-- Due activations, the most urgent first, leave the queue and enter Leg1. What another engine is
+-- claiming right now is passed over. At the ceiling of entries a row is claimed without one.
+WITH alive AS MATERIALIZED (
+    SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
+    WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
+), picked AS MATERIALIZED (
+    SELECT alive.now, w.wish, a.*
+    FROM alive, unnest($3::text[], $4::bigint[]) WITH ORDINALITY AS w (service, most, wish),
+        LATERAL (SELECT job_id, step_index, branch, turn, attempt_no, ready_at FROM sprag.attempt
+            WHERE service = w.service AND ready_at IS NOT NULL ORDER BY ready_at, job_id
+            LIMIT w.most FOR UPDATE SKIP LOCKED) AS a
+)
+UPDATE sprag.attempt a SET ready_at = NULL, owner = $1, version = a.version + 1, updated_at = p.now,
+    ledger = a.ledger + CASE WHEN a.ledger / 1000000000000 < 999 THEN 1000000000000 ELSE 0 END
+FROM picked p JOIN sprag.job j ON j.job_id = p.job_id
+WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
+    AND a.turn = p.turn AND a.attempt_no = p.attempt_no AND p.wish > 0
+RETURNING {held}, p.wish, p.ready_at

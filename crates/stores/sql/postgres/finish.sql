@@ -1,0 +1,85 @@
+-- Steps 1 to 3 of a slice of messages, in one statement. Attempts are locked first, in the order of their
+-- keys and with the guard inside (the version, and digit 6 of the GUID unset), then their jobs in the same
+-- order. By the job's state under that lock each message takes one of the two plans that were handed in:
+-- p = 1 for a job that goes on, 2 for one that is being cancelled; and of that plan the part for a message
+-- that leaves the job open, c = 1, or closes it, c = 2. Several messages of one job are settled in one
+-- update of it, each with its own running value of the semaphore. Nothing here chooses a state or a digit:
+-- arrays with two values per message are read at k, those with four at q.
+WITH alive AS MATERIALIZED (
+    SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
+    WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
+), message AS MATERIALIZED (
+    SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
+        a.priority, a.step_id, a.step_type, a.service, a.error_code, a.error_message,
+        i.open_changes, i.open_closing, i.cancelling_changes, i.cancelling_closing
+    FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
+        $8::bigint[], $19::text[], $20::text[], $21::text[], $22::text[]) WITH ORDINALITY
+        AS i (job_id, step_index, branch, turn, attempt_no, version, open_changes, open_closing,
+            cancelling_changes, cancelling_closing, n)
+        JOIN sprag.attempt a ON a.job_id = i.job_id AND a.step_index = i.step_index
+            AND a.branch = i.branch AND a.turn = i.turn AND a.attempt_no = i.attempt_no
+    WHERE i.step_index >= 0 AND i.attempt_no > 0 AND i.turn >= 0
+        AND a.version = i.version AND a.guid / 1000000000 % 10 = 0
+    ORDER BY i.n FOR UPDATE OF a
+), held AS MATERIALIZED (
+    SELECT m.*, j.semaphore, j.version AS job_version, j.events,
+        CASE WHEN j.state = $9::smallint THEN 2 ELSE 1 END AS p
+    FROM message m JOIN sprag.job j ON j.job_id = m.job_id
+    WHERE j.semaphore > 0 ORDER BY m.n FOR NO KEY UPDATE OF j
+), chosen AS (
+    SELECT h.*, 2 * (h.n - 1) + h.p AS k, ($10::smallint[])[2 * (h.n - 1) + h.p] AS follows FROM held h
+), running AS (
+    SELECT h.*, h.semaphore + sum(least(h.follows, 1) - 1) OVER so_far AS after,
+        sum(CASE WHEN h.follows = 1 THEN 1 ELSE 0 END) OVER so_far AS advance,
+        count(*) OVER so_far AS ordinal, count(*) OVER (PARTITION BY h.job_id) AS of_job
+    FROM chosen h WINDOW so_far AS (PARTITION BY h.job_id ORDER BY h.n)
+), plan AS MATERIALIZED (
+    SELECT r.*, r.ordinal = r.of_job AS is_last, r.step_index + 1 AS next_step,
+        r.attempt_no + 1 AS next_attempt_no, 1 AS first_attempt_no,
+        4 * (r.n - 1) + 2 * (r.p - 1) + CASE WHEN r.after = 0 THEN 2 ELSE 1 END AS q
+    FROM running r
+), attempts AS (
+    UPDATE sprag.attempt a SET state = ($11::smallint[])[p.k], version = a.version + 1,
+        ledger = ($12::bigint[])[p.q], guid = ($13::bigint[])[p.q], children = least(p.follows, 1),
+        owner = NULL, updated_at = p.now, completed_at = p.now
+    FROM plan p
+    WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
+        AND a.turn = p.turn AND a.attempt_no = p.attempt_no
+), next_steps AS (
+    UPDATE sprag.attempt a SET version = a.version + 1, updated_at = p.now,
+        ledger = a.ledger + CASE WHEN ($14::boolean[])[p.n] THEN 1000000000000 ELSE 0 END,
+        owner = CASE WHEN ($14::boolean[])[p.n] THEN $1 END,
+        ready_at = CASE WHEN ($14::boolean[])[p.n] THEN NULL ELSE p.now - a.priority * $15::bigint END
+    FROM plan p
+    WHERE p.follows = 1 AND a.job_id = p.job_id AND a.step_index = p.next_step
+        AND a.branch = p.branch AND a.turn = p.turn AND a.attempt_no = p.first_attempt_no
+), next_attempts AS (
+    INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
+        losses, timer_at, created_at, updated_at, priority, step_id, step_type, service)
+    SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($11::smallint[])[p.k], 1, 0,
+        ($16::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, p.priority, p.step_id,
+        p.step_type, p.service
+    FROM plan p WHERE p.follows = 2
+), waiting AS (
+    UPDATE sprag.attempt a SET state = $23::smallint, version = a.version + 1, ready_at = NULL,
+        timer_at = NULL, updated_at = p.now, completed_at = p.now
+    FROM plan p
+    WHERE p.p = 2 AND p.is_last AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
+), jobs AS (
+    UPDATE sprag.job j SET state = ($18::smallint[])[p.q], semaphore = p.after,
+        version = j.version + p.ordinal, events = j.events + p.ordinal,
+        current_step = j.current_step + p.advance, updated_at = p.now,
+        completed_at = CASE WHEN p.after = 0 THEN p.now END,
+        error_code = CASE WHEN p.after = 0 THEN p.error_code END,
+        error_message = CASE WHEN p.after = 0 THEN p.error_message END
+    FROM plan p WHERE p.is_last AND j.job_id = p.job_id
+), told AS (
+    INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
+    SELECT p.job_id, p.events + p.ordinal, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
+        CASE p.p WHEN 1 THEN p.open_changes ELSE p.cancelling_changes END
+        || CASE WHEN p.after <> 0 THEN '' WHEN p.p = 1 THEN p.open_closing ELSE p.cancelling_closing END
+    FROM plan p
+)
+SELECT n, ($18::smallint[])[q] AS state, job_version + ordinal AS version,
+    follows = 1 AND ($14::boolean[])[n] AS entered
+FROM plan

@@ -1,0 +1,192 @@
+//! Decisions under the rows' locks, in a short transaction. The attempt is locked before its job, as the
+//! slices do it, so that a cancel and a RESULT of the same attempt wait for each other instead of
+//! deadlocking. Which attempt is the newest is only known from a row that may move before it is locked;
+//! so it is looked up again under the locks.
+
+use std::slice;
+
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::store::{Amendment, Answer, Decide, Held, StoreError, Timer, ending_code};
+use sprag_kernel::keys::Hash;
+use sprag_kernel::{OutboxState, Refusal};
+use tokio_postgres::{Row, Transaction};
+
+use super::failure::{Repeats, failed};
+use super::pools::Pools;
+use super::rows::{HELD_WIDTH, OUTPUTS, add_inputs, get, held_row, key, with_held};
+use super::slice::{code, signed, span};
+use crate::AGEING_MS;
+
+/// How often the newest attempt is looked for again because another one took its place.
+const LOOKS: u32 = 10;
+
+pub(super) async fn amend<T>(
+    pools: &Pools,
+    engine: EngineNo,
+    (job_id, step_index): (JobId, Option<u32>),
+    decide: &mut Decide<T>,
+) -> Answer<Option<Result<T, Refusal>>> {
+    let mut repeats = Repeats::default();
+    let mut client = pools.engine().await?;
+    for _ in 0..LOOKS {
+        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
+        let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
+        if alive.is_none() {
+            return Err(StoreError::Fenced);
+        }
+        let locked = match lock(&tx, job_id, step_index).await {
+            Ok(locked) => locked,
+            Err(error) if repeats.again(&error) => continue,
+            Err(error) => return Err(failed(&error)),
+        };
+        let row = match locked {
+            Locked::Unknown => return Ok(None),
+            Locked::Moved => continue,
+            Locked::Newest(row) => row,
+        };
+        let now = pools.test_now().map_or_else(|| get(&row, HELD_WIDTH), Ok)?;
+        let mut before = held_row(&row)?;
+        // On the connection that is here: waiting for a second one could starve the pool.
+        let outputs = tx.query(OUTPUTS, &[&vec![job_id.uuid()]]).await;
+        add_inputs(slice::from_mut(&mut before), &outputs.map_err(|error| failed(&error))?)?;
+        let (amendment, answer) = match decide(&before, now.cast_unsigned()) {
+            Err(refusal) => return Ok(Some(Err(refusal))),
+            Ok((None, answer)) => return Ok(Some(Ok(answer))),
+            Ok((Some(amendment), answer)) => (amendment, answer),
+        };
+        let written = match write(&tx, engine, (&before, &amendment), now).await {
+            Ok(()) => tx.commit().await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => return Ok(Some(Ok(answer))),
+            Err(error) if repeats.again(&error) => {}
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+    Err(StoreError::Unavailable(format!("the newest attempt of {job_id} keeps moving")))
+}
+
+/// What was found when the locks were asked for.
+enum Locked {
+    /// There is no such job or step.
+    Unknown,
+    /// Another attempt became the newest in between.
+    Moved,
+    /// Attempt and job are locked.
+    Newest(Row),
+}
+
+async fn lock(
+    tx: &Transaction<'_>,
+    job_id: JobId,
+    step_index: Option<u32>,
+) -> Result<Locked, tokio_postgres::Error> {
+    let step_index = step_index.map(signed);
+    let newest = "SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no
+        FROM sprag.job j JOIN sprag.attempt a ON a.job_id = j.job_id
+            AND a.step_index = coalesce($2::integer, j.current_step)
+        WHERE j.job_id = $1 ORDER BY a.attempt_no DESC LIMIT 1";
+    let Some(found) = tx.query_opt(newest, &[&job_id.uuid(), &step_index]).await? else {
+        return Ok(Locked::Unknown);
+    };
+    let lock = "SELECT 1 FROM sprag.attempt WHERE job_id = $1 AND step_index = $2 AND branch = $3
+        AND turn = $4 AND attempt_no = $5 FOR UPDATE";
+    let (step, branch): (i32, i64) = (found.try_get(1)?, found.try_get(2)?);
+    let (turn, attempt_no): (i32, i32) = (found.try_get(3)?, found.try_get(4)?);
+    tx.execute(lock, &[&job_id.uuid(), &step, &branch, &turn, &attempt_no]).await?;
+    let lock = "SELECT 1 FROM sprag.job WHERE job_id = $1 FOR NO KEY UPDATE";
+    tx.execute(lock, &[&job_id.uuid()]).await?;
+    let read = with_held(
+        "SELECT {held}, sprag.now_ms(NULL) FROM sprag.job j JOIN sprag.attempt a
+             ON a.job_id = j.job_id AND a.step_index = coalesce($2::integer, j.current_step)
+         WHERE j.job_id = $1 ORDER BY a.attempt_no DESC LIMIT 1",
+    );
+    let Some(row) = tx.query_opt(&read, &[&job_id.uuid(), &step_index]).await? else {
+        return Ok(Locked::Unknown);
+    };
+    let same = key(&row).ok() == key(&found).ok();
+    Ok(if same { Locked::Newest(row) } else { Locked::Moved })
+}
+
+async fn write(
+    tx: &Transaction<'_>,
+    engine: EngineNo,
+    (before, after): (&Held, &Amendment),
+    now: i64,
+) -> Result<(), tokio_postgres::Error> {
+    if after.writes_attempt(&before.attempt) {
+        let entered = before.attempt.ending.is_none() && after.attempt.ending.is_some();
+        let owner = entered.then_some(engine.0);
+        write_attempt(tx, (&before.key, owner), after, now).await?;
+    }
+    let dispatched = before.attempt.outbox.is_none() && after.attempt.outbox.is_some();
+    let key = &before.key;
+    tx.execute(
+        include_str!("../../sql/postgres/amend_job.sql"),
+        &[
+            &key.job_id.uuid(),
+            &code(after.job_to),
+            &now,
+            &signed(key.step_index),
+            &key.branch.cast_signed(),
+            &signed(key.turn),
+            &signed(key.attempt_no),
+            &after.changes,
+            &i32::from(dispatched),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn write_attempt(
+    tx: &Transaction<'_>,
+    (key, owner): (&AttemptKey, Option<i64>),
+    after: &Amendment,
+    now: i64,
+) -> Result<(), tokio_postgres::Error> {
+    let row = &after.attempt;
+    let (timer, at) = match after.timer {
+        Timer::Keep => ("keep", None),
+        Timer::Clear => ("clear", None),
+        Timer::At(at) => ("at", Some(span(at))),
+        Timer::Ready => ("ready", None),
+    };
+    let ending = row.ending.map(|ending| {
+        i16::try_from(ending_code(ending.kind)).expect("codes of endings are below 100")
+    });
+    let content = row.ending.and_then(|ending| ending.content);
+    tx.execute(
+        include_str!("../../sql/postgres/amend_attempt.sql"),
+        &[
+            &key.job_id.uuid(),
+            &signed(key.step_index),
+            &key.branch.cast_signed(),
+            &signed(key.turn),
+            &signed(key.attempt_no),
+            &code(row.state),
+            &row.ledger.get().cast_signed(),
+            &row.ending.map(|ending| ending.guid.get().cast_signed()),
+            &ending,
+            &content.as_ref().map(|hash: &Hash| hash.as_bytes().as_slice()),
+            &row.outbox.map(code),
+            &signed(row.publish_attempts),
+            &row.deadline.map(span),
+            &row.acked,
+            &(row.outbox == Some(OutboxState::Sent)),
+            &timer,
+            &at,
+            &AGEING_MS,
+            &after.output,
+            &after.error.as_ref().map(|error| error.code.as_str()),
+            &after.error.as_ref().map(|error| error.message.as_str()),
+            &now,
+            &owner,
+            &row.lease_id.map(|lease| lease.0.cast_signed()),
+        ],
+    )
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Engines: joining, beating, and taking over what a dead one held.
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{Answer, Due, Held, StoreError};
+use sprag_kernel::retry::Millis;
+use tokio_postgres::{Row, Transaction};
+
+use super::failure::{Repeats, failed};
+use super::pools::Pools;
+use super::rows::{HELD_WIDTH, get, held, key, with_held};
+use super::slice::span;
+use crate::AGEING_MS;
+
+pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
+    let sql = "INSERT INTO sprag.engine (name, joined_at, beat_at)
+        SELECT $1, now, now FROM sprag.now_ms($2) AS now RETURNING engine_no";
+    let rows = pools.run(sql, &[&name, &pools.test_now()]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Unavailable("no engine row".to_owned()))?;
+    get(row, 0).map(EngineNo)
+}
+
+pub(super) async fn beat(pools: &Pools, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+    let sql = "UPDATE sprag.engine SET beat_at = sprag.now_ms($2), low = $3
+        WHERE engine_no = $1 AND dead = 0 RETURNING 1";
+    let low = low.map(JobId::uuid);
+    let beaten = pools.run(sql, &[&engine.0, &pools.test_now(), &low]).await?;
+    if beaten.is_empty() { Err(StoreError::Fenced) } else { Ok(()) }
+}
+
+pub(super) async fn silent(pools: &Pools, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+    let sql = "SELECT engine_no FROM sprag.engine
+        WHERE dead = 0 AND beat_at <= sprag.now_ms($1) - $2::bigint ORDER BY engine_no";
+    let rows = pools.run(sql, &[&pools.test_now(), &span(timeout_ms)]).await?;
+    rows.iter().map(|row| get(row, 0).map(EngineNo)).collect()
+}
+
+pub(super) async fn now(pools: &Pools) -> Answer<Millis> {
+    let rows = pools.run("SELECT sprag.now_ms($1)", &[&pools.test_now()]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::Unavailable("no time".to_owned()))?;
+    get::<i64>(row, 0).map(i64::cast_unsigned)
+}
+
+/// The engine beats no more. What it holds is found by whoever looks for the silent.
+pub(super) async fn leave(pools: &Pools, engine: EngineNo) -> Answer<()> {
+    let sql = "UPDATE sprag.engine SET beat_at = 0 WHERE engine_no = $1 AND dead = 0";
+    pools.run(sql, &[&engine.0]).await.map(|_| ())
+}
+
+/// Marks the engine dead, frees its activations, and hands its attempts and messages to the heir. The
+/// lock on the dead engine's row waits for the write it may have under way.
+pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+    let mut repeats = Repeats::default();
+    let mut client = pools.plain().await?;
+    let rows = loop {
+        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        match take_over_in(&tx, pools.test_now(), dead, heir).await {
+            Ok(None) => return Err(StoreError::Fenced),
+            Ok(Some(rows)) => match tx.commit().await {
+                Ok(()) => break rows,
+                Err(error) if repeats.again(&error) => {}
+                Err(error) => return Err(failed(&error)),
+            },
+            // The transaction is rolled back as it is dropped.
+            Err(error) if repeats.again(&error) => {}
+            Err(error) => return Err(failed(&error)),
+        }
+    };
+    let mut passed_on = Vec::with_capacity(rows.len());
+    for row in rows {
+        if !get::<bool>(&row, HELD_WIDTH)? {
+            passed_on.push((key(&row)?, row));
+        }
+    }
+    passed_on.sort_by_key(|(key, _)| *key);
+    let rows: Vec<Row> = passed_on.into_iter().map(|(_, row)| row).collect();
+    held(pools, &rows).await
+}
+
+/// The rows that were taken over, or nothing if the heir itself is dead.
+async fn take_over_in(
+    tx: &Transaction<'_>,
+    test_now: Option<i64>,
+    dead: EngineNo,
+    heir: EngineNo,
+) -> Result<Option<Vec<Row>>, tokio_postgres::Error> {
+    let lock = "SELECT sprag.now_ms($2) FROM sprag.engine WHERE engine_no = $1 AND dead = 0
+        FOR KEY SHARE";
+    let Some(alive) = tx.query_opt(lock, &[&heir.0, &test_now]).await? else { return Ok(None) };
+    let now: i64 = alive.try_get(0)?;
+    tx.execute("SELECT 1 FROM sprag.engine WHERE engine_no = $1 FOR UPDATE", &[&dead.0]).await?;
+    tx.execute("UPDATE sprag.engine SET dead = 1 WHERE engine_no = $1 AND dead = 0", &[&dead.0])
+        .await?;
+    let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
+    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS]).await.map(Some)
+}
+
+/// Activations whose time has come are made claimable; the rest is returned.
+pub(super) async fn due(pools: &Pools, engine: EngineNo, limit: u32) -> Answer<Due> {
+    let limit = i64::from(limit);
+    let promote = with_held(include_str!("../../sql/postgres/promote_due.sql"));
+    let promoted = pools.run(&promote, &[&engine.0, &pools.test_now(), &AGEING_MS, &limit]).await?;
+    if promoted.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let now = pools.run("SELECT sprag.now_ms($1)", &[&pools.test_now()]).await?;
+    let now: i64 = now.first().map_or(Ok(0), |row| get(row, 0))?;
+    let sql = with_held(
+        "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
+         WHERE a.timer_at <= $1 ORDER BY a.timer_at, a.job_id, a.step_index LIMIT $2",
+    );
+    let rows = pools.run(&sql, &[&now, &limit]).await?;
+    let held = held(pools, &rows).await?;
+    Ok(Due { promoted: promoted.len(), held, now: now.cast_unsigned() })
+}

@@ -1,0 +1,58 @@
+//! What a failed statement means to the engine, by its SQLSTATE.
+
+use deadpool_postgres::PoolError;
+use sprag_engine::store::StoreError;
+use tokio_postgres::error::Error;
+
+/// How often a statement that lost a race is run again before the store counts as unavailable. Each
+/// repetition has seen at least one competitor commit.
+const REPEATS: u32 = 5;
+
+/// Counts the repetitions of one call.
+#[derive(Default)]
+pub(super) struct Repeats(u32);
+
+impl Repeats {
+    /// Whether to run the call again: it deadlocked or could not be serialised, and changed nothing.
+    pub(super) fn again(&mut self, error: &Error) -> bool {
+        self.0 += 1;
+        self.0 <= REPEATS && class(error) == Some("40")
+    }
+}
+
+fn class(error: &Error) -> Option<&str> {
+    error.code().map(|state| &state.code()[..2])
+}
+
+/// Data (22), constraints (23) and sizes (54) are the fault of a row; a value that cannot be decoded
+/// has no SQLSTATE and neither an end of the connection. Everything else may pass.
+pub(super) fn failed(error: &Error) -> StoreError {
+    let text = error.as_db_error().map_or_else(|| error.to_string(), describe);
+    match class(error) {
+        Some("22" | "23" | "54") => StoreError::Poison(text),
+        Some(_) => StoreError::Unavailable(text),
+        None => StoreError::Unavailable(
+            std::error::Error::source(error).map_or(text, |source| format!("{error}: {source}")),
+        ),
+    }
+}
+
+fn describe(error: &tokio_postgres::error::DbError) -> String {
+    format!("{} (SQLSTATE {})", error.message(), error.code().code())
+}
+
+/// A value that a row should not hold.
+pub(super) fn undecodable(error: &Error) -> StoreError {
+    StoreError::Poison(error.to_string())
+}
+
+/// No connection to be had.
+pub(super) fn unreachable(error: &PoolError) -> StoreError {
+    match error {
+        PoolError::Backend(error) => failed(error),
+        PoolError::Timeout(_)
+        | PoolError::Closed
+        | PoolError::NoRuntimeSpecified
+        | PoolError::PostCreateHook(_) => StoreError::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,136 @@
+//! Steps 1 to 3 of a slice of messages, in one statement. Both plans of each message go in; the statement
+//! takes one by the job's state under its lock.
+
+use sprag_engine::ids::EngineNo;
+use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, FollowWrite};
+use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, StepState};
+
+use super::legs::{attempts_now, ordinal};
+use super::pools::Pools;
+use super::rows::{get, state, unsigned_long};
+use super::slice::{Keys, code, column, signed, sorted, span};
+use crate::AGEING_MS;
+use crate::repeat;
+
+type Slice<'a> = [(usize, &'a FinishWrite)];
+
+pub(super) async fn finish(
+    pools: &Pools,
+    engine: EngineNo,
+    writes: &[FinishWrite],
+) -> Answer<Vec<FinishOutcome>> {
+    let slice = sorted(writes, |write| write.key);
+    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let rows = pools
+        .run(
+            include_str!("../../sql/postgres/finish.sql"),
+            &[
+                &engine.0,
+                &pools.test_now(),
+                &keys.job_id,
+                &keys.step_index,
+                &keys.branch,
+                &keys.turn,
+                &keys.attempt_no,
+                &keys.version,
+                &code(JobState::Cancelling),
+                &per_plan(&slice, |plan| follows(plan.follows)),
+                &per_plan(&slice, |plan| code(plan.step_to)),
+                &per_end(&slice, |plan| {
+                    [plan.ledger, plan.ledger_closing].map(|l| l.get().cast_signed())
+                }),
+                &per_end(&slice, |plan| {
+                    [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())
+                }),
+                &column(&slice, |write| write.enter_next),
+                &AGEING_MS,
+                &per_plan(&slice, |plan| losses(plan.follows)),
+                &per_plan(&slice, |plan| delay(plan.follows)),
+                &per_end(&slice, |plan| [plan.job_open, plan.job_closed].map(code)),
+                &column(&slice, |write| write.open.changes.as_str()),
+                &column(&slice, |write| write.open.changes_closing.as_str()),
+                &column(&slice, |write| write.cancelling.changes.as_str()),
+                &column(&slice, |write| write.cancelling.changes_closing.as_str()),
+                &code(StepState::Cancelled),
+            ],
+        )
+        .await?;
+    if rows.is_empty() && !writes.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
+    for row in &rows {
+        let (place, _) = slice[ordinal(get::<i32>(row, 0)?.into())];
+        let job: JobState = state(row, 1)?;
+        debug_assert!(job.code() <= JobState::Cancelled.code());
+        outcomes[place] = FinishOutcome::Done {
+            job,
+            job_version: unsigned_long(row, 2)?,
+            entered_next: get(row, 3)?,
+        };
+    }
+    if outcomes.contains(&FinishOutcome::Gone) {
+        tell_repeated(pools, engine, writes, &mut outcomes).await?;
+    }
+    Ok(outcomes)
+}
+
+/// Recognises writes that are committed already, and says what they had done.
+async fn tell_repeated(
+    pools: &Pools,
+    engine: EngineNo,
+    writes: &[FinishWrite],
+    outcomes: &mut [FinishOutcome],
+) -> Answer<()> {
+    let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
+    for (write, outcome) in writes.iter().zip(outcomes) {
+        let repeated = repeat::finished(now.get(&write.key).copied(), write);
+        if *outcome == FinishOutcome::Gone && repeated {
+            let sql = include_str!("../../sql/postgres/finished.sql");
+            let key = &write.key;
+            let (job_id, branch) = (key.job_id.uuid(), key.branch.cast_signed());
+            let (next, turn) = (signed(key.step_index + 1), signed(key.turn));
+            let rows = pools.run(sql, &[&job_id, &next, &branch, &turn, &engine.0]).await?;
+            if let Some(row) = rows.first() {
+                let (job, job_version) = (state(row, 0)?, unsigned_long(row, 1)?);
+                let entered_next = get(row, 2)?;
+                *outcome = FinishOutcome::Done { job, job_version, entered_next };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Two values per message: of the plan for an open job, of that for a job that is being cancelled.
+fn per_plan<C>(slice: &Slice<'_>, value: impl Fn(&FinishPlan) -> C) -> Vec<C> {
+    slice.iter().flat_map(|(_, w)| [&w.open, &w.cancelling]).map(value).collect()
+}
+
+/// Four values per message: of each plan, for a message that leaves the job open and for one that closes it.
+fn per_end<C>(slice: &Slice<'_>, values: impl Fn(&FinishPlan) -> [C; 2]) -> Vec<C> {
+    slice.iter().flat_map(|(_, w)| [&w.open, &w.cancelling]).flat_map(values).collect()
+}
+
+/// What the statement calls what follows.
+fn follows(follows: FollowWrite) -> i16 {
+    match follows {
+        FollowWrite::Nothing => 0,
+        FollowWrite::NextStep => 1,
+        FollowWrite::NextAttempt { .. } => 2,
+    }
+}
+
+fn losses(follows: FollowWrite) -> i32 {
+    match follows {
+        FollowWrite::NextAttempt { losses, .. } => signed(losses),
+        FollowWrite::Nothing | FollowWrite::NextStep => 0,
+    }
+}
+
+fn delay(follows: FollowWrite) -> i64 {
+    match follows {
+        FollowWrite::NextAttempt { delay_ms, .. } => span(delay_ms),
+        FollowWrite::Nothing | FollowWrite::NextStep => 0,
+    }
+}

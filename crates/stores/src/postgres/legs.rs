@@ -1,0 +1,241 @@
+//! The two legs up to the entry of Leg2: claim, the work of Leg1, messages that end attempts.
+
+use std::collections::{HashMap, HashSet};
+
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, Wish, ending_code,
+};
+use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::{JobState, OutboxState};
+use uuid::Uuid;
+
+use super::pools::Pools;
+use super::rows::{HELD_WIDTH, get, held, key, unsigned_long, with_held};
+use super::slice::{Keys, code, column, sorted, span};
+use crate::repeat::{self, AttemptNow};
+
+pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
+    let services: Vec<&str> = wishes.iter().map(|wish| wish.service.as_str()).collect();
+    let most: Vec<i64> = wishes.iter().map(|wish| wish.max.into()).collect();
+    let sql = with_held(include_str!("../../sql/postgres/claim.sql"));
+    let mut rows = pools.run(&sql, &[&engine.0, &pools.test_now(), &services, &most]).await?;
+    if rows.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    // An update returns rows as it meets them.
+    rows.sort_by_key(|row| {
+        let urgency: (i64, i64) = (row.get(HELD_WIDTH), row.get(HELD_WIDTH + 1));
+        (urgency, row.get::<_, Uuid>(0), row.get::<_, i32>(1))
+    });
+    held(pools, &rows).await
+}
+
+pub(super) async fn dispatch(
+    pools: &Pools,
+    engine: EngineNo,
+    writes: &[DispatchWrite],
+) -> Answer<Vec<DispatchOutcome>> {
+    let mut outcomes = vec![DispatchOutcome::Gone; writes.len()];
+    let mut left = sorted(writes, |write| write.key);
+    let mut is_any_done = false;
+    while !left.is_empty() {
+        // A statement moves a job once; another attempt of the same job goes with the next one.
+        let mut jobs = HashSet::with_capacity(left.len());
+        let (now, later) =
+            left.into_iter().partition::<Vec<_>, _>(|(_, write)| jobs.insert(write.key.job_id));
+        is_any_done |= dispatch_slice(pools, engine, &now, &mut outcomes).await?;
+        left = later;
+    }
+    if !is_any_done && !writes.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    if outcomes.contains(&DispatchOutcome::Gone) {
+        tell_repeated(pools, writes, &mut outcomes).await?;
+        tell_cancelling(pools, writes, &mut outcomes).await?;
+    }
+    Ok(outcomes)
+}
+
+async fn dispatch_slice(
+    pools: &Pools,
+    engine: EngineNo,
+    slice: &[(usize, &DispatchWrite)],
+    outcomes: &mut [DispatchOutcome],
+) -> Answer<bool> {
+    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let rows = pools
+        .run(
+            include_str!("../../sql/postgres/dispatch.sql"),
+            &[
+                &engine.0,
+                &pools.test_now(),
+                &keys.job_id,
+                &keys.step_index,
+                &keys.branch,
+                &keys.turn,
+                &keys.attempt_no,
+                &keys.version,
+                &column(slice, |write| write.lease_id.0.cast_signed()),
+                &column(slice, |write| span(write.lease_ms)),
+                &column(slice, |write| span(write.ack_timeout_ms)),
+                &column(slice, |write| outbox(write.hand_off)),
+                &column(slice, |write| is_acked(write.hand_off)),
+                &column(slice, |write| timer(write.hand_off)),
+                &column(slice, |write| code(write.step_to)),
+                &column(slice, |write| code(write.job_to)),
+                &column(slice, |write| write.ledger.get().cast_signed()),
+                &column(slice, |write| write.changes.as_str()),
+                &code(JobState::Cancelling),
+            ],
+        )
+        .await?;
+    for row in &rows {
+        let (place, _) = slice[ordinal(get(row, 0)?)];
+        outcomes[place] = DispatchOutcome::Done { version: unsigned_long(row, 1)? };
+    }
+    Ok(!rows.is_empty())
+}
+
+fn outbox(hand_off: HandOff) -> i16 {
+    match hand_off {
+        HandOff::InProcess | HandOff::Pulled | HandOff::PulledUnacked => code(OutboxState::Sent),
+        HandOff::Outbox => code(OutboxState::Pending),
+    }
+}
+
+fn is_acked(hand_off: HandOff) -> bool {
+    match hand_off {
+        HandOff::InProcess | HandOff::Pulled => true,
+        HandOff::PulledUnacked | HandOff::Outbox => false,
+    }
+}
+
+/// What the statement calls the timer: none, the lease's end, the ACK deadline, now.
+fn timer(hand_off: HandOff) -> i16 {
+    match hand_off {
+        HandOff::InProcess => 0,
+        HandOff::Pulled => 1,
+        HandOff::PulledUnacked => 2,
+        HandOff::Outbox => 3,
+    }
+}
+
+/// Recognises writes that are committed already.
+async fn tell_repeated(
+    pools: &Pools,
+    writes: &[DispatchWrite],
+    outcomes: &mut [DispatchOutcome],
+) -> Answer<()> {
+    let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
+    for (write, outcome) in writes.iter().zip(outcomes) {
+        if *outcome == DispatchOutcome::Gone {
+            *outcome = repeat::dispatched(now.get(&write.key).copied(), write);
+        }
+    }
+    Ok(())
+}
+
+/// What repeated writes look at to know themselves.
+pub(super) async fn attempts_now<'a>(
+    pools: &Pools,
+    keys: impl Iterator<Item = &'a AttemptKey>,
+) -> Answer<HashMap<AttemptKey, AttemptNow>> {
+    let keys = Keys::of(keys.map(|key| (key, 0)));
+    let sql = include_str!("../../sql/postgres/attempts_now.sql");
+    let rows = pools
+        .run(sql, &[&keys.job_id, &keys.step_index, &keys.branch, &keys.turn, &keys.attempt_no])
+        .await?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let content: Option<&[u8]> = get(row, 8)?;
+        let now = AttemptNow {
+            version: unsigned_long(row, 5)?,
+            lease_id: get::<Option<i64>>(row, 6)?.map(|lease| LeaseId(lease.cast_unsigned())),
+            guid: get::<Option<i64>>(row, 7)?.map(i64::cast_unsigned),
+            content: content.and_then(|content| content.try_into().ok()),
+        };
+        found.insert(key(row)?, now);
+    }
+    Ok(found)
+}
+
+/// Tells apart why a write was refused.
+async fn tell_cancelling(
+    pools: &Pools,
+    writes: &[DispatchWrite],
+    outcomes: &mut [DispatchOutcome],
+) -> Answer<()> {
+    let refused = || writes.iter().zip(&*outcomes).filter(|(_, o)| **o == DispatchOutcome::Gone);
+    let jobs: Vec<Uuid> = refused().map(|(write, _)| write.key.job_id.uuid()).collect();
+    let sql = include_str!("../../sql/postgres/cancelling.sql");
+    let rows = pools.run(sql, &[&jobs, &code(JobState::Cancelling)]).await?;
+    let cancelling: HashSet<JobId> =
+        rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect::<Answer<_>>()?;
+    for (write, outcome) in writes.iter().zip(outcomes) {
+        if *outcome == DispatchOutcome::Gone && cancelling.contains(&write.key.job_id) {
+            *outcome = DispatchOutcome::Cancelling;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn end(
+    pools: &Pools,
+    engine: EngineNo,
+    writes: &[EndWrite],
+) -> Answer<Vec<EndOutcome>> {
+    let slice = sorted(writes, |write| write.key);
+    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let rows = pools
+        .run(
+            include_str!("../../sql/postgres/end.sql"),
+            &[
+                &engine.0,
+                &pools.test_now(),
+                &keys.job_id,
+                &keys.step_index,
+                &keys.branch,
+                &keys.turn,
+                &keys.attempt_no,
+                &keys.version,
+                &column(&slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
+                &column(&slice, ending_number),
+                &column(&slice, |write| write.ending.guid.get().cast_signed()),
+                &column(&slice, |write| {
+                    write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
+                }),
+                &column(&slice, |write| write.ledger.get().cast_signed()),
+                &column(&slice, |write| write.output.as_deref()),
+                &column(&slice, |write| write.error.as_ref().map(|error| error.code.as_str())),
+                &column(&slice, |write| write.error.as_ref().map(|error| error.message.as_str())),
+            ],
+        )
+        .await?;
+    if rows.is_empty() && !writes.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let mut outcomes = vec![EndOutcome::Stale; writes.len()];
+    for row in &rows {
+        let (place, _) = slice[ordinal(get(row, 0)?)];
+        outcomes[place] = EndOutcome::Entered { version: unsigned_long(row, 1)? };
+    }
+    if outcomes.contains(&EndOutcome::Stale) {
+        let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
+        for (write, outcome) in writes.iter().zip(&mut outcomes) {
+            if *outcome == EndOutcome::Stale {
+                *outcome = repeat::ended(now.get(&write.key).copied(), write);
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+fn ending_number(write: &EndWrite) -> i16 {
+    i16::try_from(ending_code(write.ending.kind)).expect("codes of endings are below 100")
+}
+
+/// The index of an element from its ordinal in an array.
+pub(super) fn ordinal(n: i64) -> usize {
+    usize::try_from(n - 1).expect("ordinals begin at 1")
+}

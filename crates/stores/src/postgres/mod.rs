@@ -1,0 +1,158 @@
+//! Postgres: any number of engines on one database, in the schema `sprag`.
+//!
+//! A primitive is one statement over a slice, committed by itself: the arrays of the slice go in, what
+//! came of each element comes out. Every write of an engine holds that engine's row, so that whoever
+//! declares it dead waits for the write, and a write that comes later changes nothing. Guards stand in
+//! the statements; so a call whose outcome is unknown may be made again. There are two pools: the
+//! engine's, whose planner is told to go by index from the arrays to the rows, and a plain one for
+//! lists, the audit and takeovers.
+//!
+//! Locks are taken in one order: attempts by key, then jobs by id. What deadlocks in spite of it, or
+//! fails to serialise, is run again whole.
+
+mod amend;
+mod engines;
+mod failure;
+mod finish;
+mod legs;
+mod open;
+mod pools;
+mod read;
+mod rows;
+mod slice;
+mod submit;
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, Submitted,
+    Wish,
+};
+use sprag_kernel::Refusal;
+use sprag_kernel::retry::Millis;
+
+use crate::TestClock;
+
+pub use open::PostgresOptions;
+
+/// A store in a Postgres database.
+pub struct PostgresStore {
+    pools: pools::Pools,
+}
+
+impl PostgresStore {
+    /// Opens a store, and creates or migrates its schema.
+    pub async fn open(options: &PostgresOptions) -> Answer<Self> {
+        open::open(options, None).await.map(|pools| Self { pools })
+    }
+
+    /// Opens a store whose time a test owns.
+    pub async fn open_with_clock(options: &PostgresOptions, clock: TestClock) -> Answer<Self> {
+        open::open(options, Some(clock)).await.map(|pools| Self { pools })
+    }
+
+    /// How many jobs are open.
+    pub async fn open_jobs(&self) -> Answer<u64> {
+        read::count_open(&self.pools).await
+    }
+}
+
+impl Store for PostgresStore {
+    async fn join(&self, name: &str) -> Answer<EngineNo> {
+        engines::join(&self.pools, name).await
+    }
+
+    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+        engines::beat(&self.pools, engine, low).await
+    }
+
+    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+        engines::silent(&self.pools, timeout_ms).await
+    }
+
+    async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+        engines::take_over(&self.pools, dead, heir).await
+    }
+
+    async fn due(&self, engine: EngineNo, limit: u32) -> Answer<Due> {
+        engines::due(&self.pools, engine, limit).await
+    }
+
+    async fn put_protocol(&self, protocol_id: &str, definition: &str) -> Answer<()> {
+        submit::put_protocol(&self.pools, protocol_id, definition).await
+    }
+
+    async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
+        submit::protocol(&self.pools, protocol_id).await
+    }
+
+    async fn now(&self) -> Answer<Millis> {
+        engines::now(&self.pools).await
+    }
+
+    async fn leave(&self, engine: EngineNo) -> Answer<()> {
+        engines::leave(&self.pools, engine).await
+    }
+
+    async fn submit(
+        &self,
+        engine: EngineNo,
+        jobs: Vec<NewJob>,
+    ) -> Answer<Vec<Result<Submitted, Refusal>>> {
+        submit::submit(&self.pools, engine, &jobs).await
+    }
+
+    async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
+        legs::claim(&self.pools, engine, &wishes).await
+    }
+
+    async fn dispatch(
+        &self,
+        engine: EngineNo,
+        writes: Vec<DispatchWrite>,
+    ) -> Answer<Vec<DispatchOutcome>> {
+        legs::dispatch(&self.pools, engine, &writes).await
+    }
+
+    async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
+        legs::end(&self.pools, engine, &writes).await
+    }
+
+    async fn finish(
+        &self,
+        engine: EngineNo,
+        writes: Vec<FinishWrite>,
+    ) -> Answer<Vec<FinishOutcome>> {
+        finish::finish(&self.pools, engine, &writes).await
+    }
+
+    async fn amend<T: Send + 'static>(
+        &self,
+        engine: EngineNo,
+        job_id: JobId,
+        step_index: Option<u32>,
+        mut decide: Decide<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        amend::amend(&self.pools, engine, (job_id, step_index), &mut decide).await
+    }
+
+    async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
+        read::job(&self.pools, job_id).await
+    }
+
+    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
+        read::attempts(&self.pools, job_id).await
+    }
+
+    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
+        read::events(&self.pools, job_id).await
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
+        read::jobs(&self.pools, &filter).await
+    }
+
+    async fn audit(&self) -> Answer<Vec<Check>> {
+        read::audit(&self.pools).await
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading: jobs, attempts, events, and the audit.
+
+use deadpool_postgres::Object;
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptError, AttemptView, Check, EventView, JobFilter, JobView, Violation,
+};
+use tokio_postgres::{IsolationLevel, Row, Transaction};
+use uuid::Uuid;
+
+use super::failure::failed;
+use super::pools::Pools;
+use super::rows::{
+    HELD_COLUMNS, HELD_WIDTH, attempt_row, facts, get, job_row, key, state, time, unsigned_long,
+};
+use super::slice::code;
+use crate::audit::{self, CHECKS};
+
+fn job_view(row: &Row) -> Answer<JobView> {
+    let key = key(row)?;
+    Ok(JobView {
+        facts: facts(row, key.job_id)?,
+        row: job_row(row)?,
+        error: attempt_error(get(row, HELD_WIDTH)?, get(row, HELD_WIDTH + 1)?),
+        created_at: unsigned_long(row, HELD_WIDTH + 2)?,
+        updated_at: unsigned_long(row, HELD_WIDTH + 3)?,
+        completed_at: time(row, HELD_WIDTH + 4)?,
+    })
+}
+
+fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
+    code.map(|code| AttemptError { code, message: message.unwrap_or_default() })
+}
+
+const JOB_SELECT: &str = "j.error_code, j.error_message, j.created_at, j.updated_at, \
+    j.completed_at FROM sprag.job j JOIN sprag.attempt a ON a.job_id = j.job_id \
+    AND a.step_index = 0 AND a.branch = 0 AND a.turn = 0 AND a.attempt_no = 1";
+
+pub(super) async fn job(pools: &Pools, job_id: JobId) -> Answer<Option<JobView>> {
+    let sql = format!("SELECT {HELD_COLUMNS}, {JOB_SELECT} WHERE j.job_id = $1");
+    pools.read(&sql, &[&job_id.uuid()]).await?.first().map(job_view).transpose()
+}
+
+pub(super) async fn jobs(pools: &Pools, filter: &JobFilter) -> Answer<Vec<JobView>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS}, {JOB_SELECT}
+         WHERE ($1::text IS NULL OR j.tenant_id = $1) AND ($2::smallint IS NULL OR j.state = $2)
+             AND ($3::uuid IS NULL OR j.job_id < $3)
+         ORDER BY j.job_id DESC LIMIT $4"
+    );
+    let before = filter.before.map(JobId::uuid);
+    let state = filter.state.map(code);
+    let limit = i64::from(filter.limit);
+    let rows = pools.read(&sql, &[&filter.tenant_id, &state, &before, &limit]).await?;
+    rows.iter().map(job_view).collect()
+}
+
+pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<AttemptView>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
+             a.error_message, a.sent_at, a.acked_at, a.updated_at
+         FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id WHERE a.job_id = $1
+         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
+    );
+    let rows = pools.read(&sql, &[&job_id.uuid()]).await?;
+    rows.iter().map(attempt_view).collect()
+}
+
+fn attempt_view(row: &Row) -> Answer<AttemptView> {
+    let key = key(row)?;
+    Ok(AttemptView {
+        key,
+        row: attempt_row(row, &key)?,
+        step_id: get(row, HELD_WIDTH)?,
+        service: get(row, HELD_WIDTH + 1)?,
+        owner: get::<Option<i64>>(row, HELD_WIDTH + 2)?.map(EngineNo),
+        is_ready: get::<Option<i64>>(row, HELD_WIDTH + 3)?.is_some(),
+        timer_at: time(row, HELD_WIDTH + 4)?,
+        output: get(row, HELD_WIDTH + 5)?,
+        error: attempt_error(get(row, HELD_WIDTH - 1)?, get(row, HELD_WIDTH + 6)?),
+        sent_at: time(row, HELD_WIDTH + 7)?,
+        acked_at: time(row, HELD_WIDTH + 8)?,
+        updated_at: unsigned_long(row, HELD_WIDTH + 9)?,
+    })
+}
+
+pub(super) async fn events(pools: &Pools, job_id: JobId) -> Answer<Vec<EventView>> {
+    let sql = "SELECT n::bigint, at, step_index, attempt_no, changes FROM sprag.event
+        WHERE job_id = $1 ORDER BY n";
+    let rows = pools.read(sql, &[&job_id.uuid()]).await?;
+    let count = |row: &Row, column| -> Answer<Option<u32>> {
+        Ok(get::<Option<i32>>(row, column)?.and_then(|count| u32::try_from(count).ok()))
+    };
+    rows.iter()
+        .map(|row| {
+            Ok(EventView {
+                n: unsigned_long(row, 0)?,
+                at: unsigned_long(row, 1)?,
+                attempt: count(row, 2)?.zip(count(row, 3)?),
+                changes: get(row, 4)?,
+            })
+        })
+        .collect()
+}
+
+/// All checks in one snapshot that sees no half of anything.
+pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
+    let mut client: Object = pools.plain().await?;
+    let tx = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead)
+        .read_only(true)
+        .start()
+        .await
+        .map_err(|error| failed(&error))?;
+    let mut checks = Vec::with_capacity(CHECKS.len() + 1);
+    for (name, sql) in CHECKS {
+        let rows = tx.query(*sql, &[]).await.map_err(|error| failed(&error))?;
+        let violations = rows.iter().map(violation).collect::<Answer<_>>()?;
+        checks.push(Check { name: (*name).to_owned(), violations });
+    }
+    checks.push(replay(&tx).await?);
+    Ok(checks)
+}
+
+fn violation(row: &Row) -> Answer<Violation> {
+    Ok(Violation { job_id: JobId::from(get::<Uuid>(row, 0)?), detail: get(row, 1)? })
+}
+
+/// The events of every job, folded, must end in the state of its row.
+async fn replay(tx: &Transaction<'_>) -> Answer<Check> {
+    let sql = "SELECT j.job_id, j.state, string_agg(e.changes, ' ' ORDER BY e.n) FROM sprag.job j
+        JOIN sprag.event e ON e.job_id = j.job_id GROUP BY j.job_id, j.state";
+    let mut violations = Vec::new();
+    for row in tx.query(sql, &[]).await.map_err(|error| failed(&error))? {
+        let job_id = JobId::from(get::<Uuid>(&row, 0)?);
+        let at: sprag_kernel::JobState = state(&row, 1)?;
+        let changes: String = get(&row, 2)?;
+        violations.extend(audit::replay(job_id, sprag_kernel::machine::State::code(at), &changes));
+    }
+    Ok(Check { name: audit::REPLAY.to_owned(), violations })
+}
+
+/// The number of open jobs, for tests and benchmarks.
+pub(super) async fn count_open(pools: &Pools) -> Answer<u64> {
+    let rows = pools.read("SELECT count(*) FROM sprag.job WHERE state < 4", &[]).await?;
+    rows.first().map_or(Ok(0), |row| unsigned_long(row, 0))
+}

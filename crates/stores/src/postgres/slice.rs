@@ -1,0 +1,59 @@
+//! Slices as arrays: one column per array, rows in the order of their keys.
+
+use sprag_engine::ids::AttemptKey;
+use sprag_kernel::machine::State;
+use sprag_kernel::retry::Millis;
+use uuid::Uuid;
+
+/// The keys and versions of a slice of writes, sorted, so that two slices lock rows in the same order.
+#[derive(Default)]
+pub(super) struct Keys {
+    pub(super) job_id: Vec<Uuid>,
+    pub(super) step_index: Vec<i32>,
+    pub(super) branch: Vec<i64>,
+    pub(super) turn: Vec<i32>,
+    pub(super) attempt_no: Vec<i32>,
+    pub(super) version: Vec<i64>,
+}
+
+impl Keys {
+    pub(super) fn of<'a>(keys: impl Iterator<Item = (&'a AttemptKey, u64)>) -> Self {
+        let mut this = Self::default();
+        for (key, version) in keys {
+            this.job_id.push(key.job_id.uuid());
+            this.step_index.push(signed(key.step_index));
+            this.branch.push(key.branch.cast_signed());
+            this.turn.push(signed(key.turn));
+            this.attempt_no.push(signed(key.attempt_no));
+            this.version.push(version.cast_signed());
+        }
+        this
+    }
+}
+
+/// The writes of a slice in the order of their keys, with the place that each had.
+pub(super) fn sorted<T>(writes: &[T], key: impl Fn(&T) -> AttemptKey) -> Vec<(usize, &T)> {
+    let mut sorted: Vec<_> = writes.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, write)| key(write));
+    sorted
+}
+
+/// A column of a sorted slice.
+pub(super) fn column<'a, T, C>(writes: &[(usize, &'a T)], value: impl Fn(&'a T) -> C) -> Vec<C> {
+    writes.iter().map(|(_, write)| value(write)).collect()
+}
+
+/// A count as a column holds it. Counts are far below 2^31.
+pub(super) fn signed(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// A duration as a column holds it, with room to add it to any time.
+pub(super) fn span(ms: Millis) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX / 2)
+}
+
+/// The code of a state.
+pub(super) fn code<S: State>(state: S) -> i16 {
+    state.code().into()
+}

@@ -1,0 +1,201 @@
+//! Submitting jobs, and the protocols they follow.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{Answer, NewJob, NewStep, StoreError, Submitted};
+use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
+use sprag_kernel::keys::{Hash, Mode};
+use sprag_kernel::{Code, JobState, Refusal};
+use uuid::Uuid;
+
+use super::pools::Pools;
+use super::rows::{get, hash, state};
+use super::slice::signed;
+use crate::AGEING_MS;
+
+pub(super) async fn put_protocol(pools: &Pools, id: &str, definition: &str) -> Answer<()> {
+    let sql = "INSERT INTO sprag.protocol VALUES ($1, $2, sprag.now_ms($3)) ON CONFLICT DO NOTHING";
+    pools.run(sql, &[&id, &definition, &pools.test_now()]).await?;
+    match protocol(pools, id).await? {
+        Some(known) if known == definition => Ok(()),
+        Some(_) | None => Err(StoreError::Refused(
+            Refusal::new(Code::ProtocolChanged).with("protocol_id", id.to_owned()),
+        )),
+    }
+}
+
+pub(super) async fn protocol(pools: &Pools, id: &str) -> Answer<Option<String>> {
+    let sql = "SELECT definition FROM sprag.protocol WHERE protocol_id = $1";
+    pools.run(sql, &[&id]).await?.first().map(|row| get(row, 0)).transpose()
+}
+
+/// Creates what is new. What is not is looked at afterwards: its creator has committed, because the
+/// insert has waited for that, and dedup keys are never given away; a transaction around the two
+/// statements would add nothing.
+pub(super) async fn submit(
+    pools: &Pools,
+    engine: EngineNo,
+    jobs: &[NewJob],
+) -> Answer<Vec<Result<Submitted, Refusal>>> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let created = insert(pools, engine, jobs).await?;
+    if created.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let mut answers: Vec<Option<Result<Submitted, Refusal>>> = jobs
+        .iter()
+        .map(|NewJob { facts, .. }| {
+            created.contains(&facts.job_id).then_some(Ok(Submitted {
+                job_id: facts.job_id,
+                state: JobState::Queued,
+                created: true,
+            }))
+        })
+        .collect();
+    if created.len() < jobs.len() {
+        answer_known(pools, jobs, &mut answers).await?;
+    }
+    let gone = || StoreError::Unavailable("a job went away while it was looked at".to_owned());
+    answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect()
+}
+
+/// Fills in what was not created, as the kernel decides about the job that has the key.
+async fn answer_known(
+    pools: &Pools,
+    jobs: &[NewJob],
+    answers: &mut [Option<Result<Submitted, Refusal>>],
+) -> Answer<()> {
+    let open: Vec<usize> = (0..jobs.len()).filter(|n| answers[*n].is_none()).collect();
+    let place: Vec<i32> = open.iter().map(|n| i32::try_from(*n).unwrap_or(i32::MAX)).collect();
+    let tenant: Vec<&str> = open.iter().map(|n| jobs[*n].facts.tenant_id.as_str()).collect();
+    let dedup: Vec<&str> = open.iter().map(|n| jobs[*n].facts.dedup_key.as_str()).collect();
+    let sql = include_str!("../../sql/postgres/find_known.sql");
+    for row in pools.run(sql, &[&place, &tenant, &dedup]).await? {
+        let n = usize::try_from(get::<i32>(&row, 0)?).unwrap_or(usize::MAX);
+        let job_id = JobId::from(get::<Uuid>(&row, 1)?);
+        let known = (job_id, hash(get(&row, 2)?)?, state(&row, 3)?);
+        answers[n] = Some(answer_for(&jobs[n], known));
+    }
+    Ok(())
+}
+
+fn answer_for(
+    job: &NewJob,
+    (job_id, hash, state): (JobId, Hash, JobState),
+) -> Result<Submitted, Refusal> {
+    let known_id = job_id.to_string();
+    match decide(Some(Known { job_id: &known_id, hash }), job.facts.hash)? {
+        Submit::Known(_) => Ok(Submitted { job_id, state, created: job_id == job.facts.job_id }),
+        Submit::Create => unreachable!("a key that somebody has is not free"),
+    }
+}
+
+/// The rows of a slice that belong to jobs but are not columns of theirs.
+struct Beginnings {
+    /// Sorted, for a binary search.
+    job_id: Vec<Uuid>,
+    shape: Vec<i32>,
+    not_before: Vec<i64>,
+    enter: Vec<bool>,
+    /// Every different list of steps, with the protocol that it belongs to.
+    shapes: Vec<(String, Arc<[NewStep]>)>,
+}
+
+impl Beginnings {
+    fn of(jobs: &[NewJob]) -> Self {
+        let mut sorted: Vec<&NewJob> = jobs.iter().collect();
+        sorted.sort_by_key(|job| job.facts.job_id);
+        let mut shapes: Vec<(String, Arc<[NewStep]>)> = Vec::new();
+        let shape = sorted.iter().map(|job| {
+            let id = &job.facts.protocol_id;
+            let is_known =
+                |(known, steps): &(String, _)| known == id && Arc::ptr_eq(steps, &job.steps);
+            shapes.iter().position(is_known).unwrap_or_else(|| {
+                shapes.push((id.clone(), job.steps.clone()));
+                shapes.len() - 1
+            })
+        });
+        let shape = shape.map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
+        Self {
+            job_id: sorted.iter().map(|job| job.facts.job_id.uuid()).collect(),
+            shape,
+            not_before: sorted
+                .iter()
+                .map(|job| i64::try_from(job.not_before.unwrap_or(0)).unwrap_or(i64::MAX))
+                .collect(),
+            enter: sorted.iter().map(|job| job.enter).collect(),
+            shapes,
+        }
+    }
+
+    /// Every step of every shape, with the number and the protocol of its shape.
+    fn steps(&self) -> Vec<(i32, &str, i32, &NewStep)> {
+        let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let shapes = self.shapes.iter().enumerate();
+        shapes
+            .flat_map(|(shape, (protocol_id, steps))| {
+                let steps = steps.iter().enumerate();
+                steps.map(move |(n, step)| (small(shape), protocol_id.as_str(), small(n), step))
+            })
+            .collect()
+    }
+}
+
+#[allow(clippy::too_many_lines)] // one line per column of the statement
+async fn insert(pools: &Pools, engine: EngineNo, jobs: &[NewJob]) -> Answer<HashSet<JobId>> {
+    let mut sorted: Vec<&NewJob> = jobs.iter().collect();
+    sorted.sort_by_key(|job| (&job.facts.tenant_id, &job.facts.dedup_key));
+    let begin = Beginnings::of(jobs);
+    let steps = begin.steps();
+    macro_rules! column {
+        ($job:ident => $value:expr) => {
+            sorted.iter().map(|$job| $value).collect::<Vec<_>>()
+        };
+    }
+    let rows = pools
+        .run(
+            include_str!("../../sql/postgres/submit.sql"),
+            &[
+                &engine.0,
+                &pools.test_now(),
+                &column!(job => job.facts.job_id.uuid()),
+                &column!(job => i32::try_from(job.steps.len()).unwrap_or(i32::MAX)),
+                &column!(job => job.facts.tenant_id.as_str()),
+                &column!(job => job.facts.request_type.as_str()),
+                &column!(job => job.facts.protocol_id.as_str()),
+                &column!(job => job.facts.dedup_key.as_str()),
+                &column!(job => job.facts.idempotency_key.as_deref()),
+                &column!(job => job.facts.hash.as_bytes().as_slice()),
+                &column!(job => i16::from(job.facts.mode == Mode::Burst)),
+                &column!(job => job.facts.doc_id.as_deref()),
+                &column!(job => signed(job.facts.route.lane)),
+                &column!(job => job.facts.route.key.as_str()),
+                &column!(job => job.facts.priority),
+                &column!(job => job.facts.correlation_id.as_deref()),
+                &column!(job => job.facts.traceparent.as_deref()),
+                &column!(job => job.facts.rerun_of.map(JobId::uuid)),
+                &column!(job => job.facts.schema_version.as_str()),
+                &column!(job => job.facts.input_ref.as_str()),
+                &column!(job => job.facts.output_ref.as_str()),
+                &column!(job => job.facts.payload.as_str()),
+                &AGEING_MS,
+                &begin.job_id,
+                &begin.shape,
+                &begin.not_before,
+                &begin.enter,
+                &steps.iter().map(|(shape, ..)| *shape).collect::<Vec<_>>(),
+                &steps.iter().map(|(_, _, index, _)| *index).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| step.step_id.as_str()).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| step.step_type.as_str()).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| step.service.as_str()).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
+                &steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
+            ],
+        )
+        .await?;
+    rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
+}

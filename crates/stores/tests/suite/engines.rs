@@ -1,0 +1,217 @@
+//! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
+
+use sprag_engine::store::{EndOutcome, FinishOutcome, Store, StoreError, Wish};
+use sprag_kernel::decide::callback::Report;
+use sprag_kernel::{Code, JobState, StepState};
+
+use crate::on_both_stores;
+use crate::play::{Play, SERVICE, facts, new_job};
+use crate::world::{World, is_fenced};
+
+on_both_stores! {
+    async fn an_engine_that_does_not_beat_is_silent<W>(play: &Play<W>) {
+        let other = play.store().join("other").await.unwrap();
+        assert!(other > play.engine);
+        play.clock.advance(9_999);
+        assert!(play.store().silent_engines(10_000).await.unwrap().is_empty());
+        play.store().beat(other, None).await.unwrap();
+        play.clock.advance(1);
+        assert_eq!(play.store().silent_engines(10_000).await.unwrap(), [play.engine]);
+    }
+
+    async fn an_activation_of_a_dead_engine_is_free_again<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        play.claim().await;
+        let heir = play.store().join("heir").await.unwrap();
+        let held = play.store().take_over(play.engine, heir).await.unwrap();
+        assert!(held.is_empty(), "nothing ran");
+        let again = play.claim_as(heir, 10).await.unwrap();
+        assert_eq!((again.len(), again[0].key.job_id), (1, job_id));
+        assert_eq!(again[0].attempt.ledger.leg1_entries(), 2);
+    }
+
+    async fn a_running_attempt_of_a_dead_engine_is_lost_and_tried_again<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let heir = play.store().join("heir").await.unwrap();
+        let mut taken = play.store().take_over(play.engine, heir).await.unwrap();
+        let mut lost = taken.pop().unwrap();
+        assert_eq!((taken.len(), lost.key), (0, held.key));
+        let write = Play::<W>::lost_write(&lost).unwrap();
+        let EndOutcome::Entered { version } = play.end_as(heir, write.clone()).await.unwrap() else {
+            panic!("the heir ends it")
+        };
+        lost.attempt.version = version;
+        lost.attempt.ledger = write.ledger;
+        lost.attempt.ending = Some(write.ending);
+        let write = play.finish_write(&lost, false).unwrap();
+        play.finish_as(heir, write).await.unwrap();
+        assert_eq!(play.store().due(heir, 10).await.unwrap().promoted, 1, "at once");
+        let again = play.claim_as(heir, 1).await.unwrap().remove(0);
+        assert_eq!((again.key.attempt_no, again.attempt.losses), (2, 1));
+        assert_eq!(again.attempt.counted_attempts(), 1, "not against the step's budget");
+        assert_eq!(play.attempts(job_id).await[0].row.state, StepState::FailedRetry);
+    }
+
+    async fn a_message_of_a_dead_engine_is_delivered_again_and_finished<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::Succeeded).await;
+        let heir = play.store().join("heir").await.unwrap();
+        let taken = play.store().take_over(play.engine, heir).await.unwrap().pop().unwrap();
+        let (activity, guid) = play.digits(&held.key).await;
+        assert_eq!(activity, "001100000000002", "one more entry of Leg2");
+        assert_eq!(guid.as_deref(), Some("000000000000001"), "the ordinal is frozen");
+        let write = play.finish_write(&taken, false).unwrap();
+        let outcome = play.finish_as(heir, write).await.unwrap();
+        assert!(matches!(outcome, FinishOutcome::Done { job: JobState::Succeeded, .. }));
+        assert_eq!(play.digits(&held.key).await.0, "001111100000002");
+        assert_eq!(play.job(job_id).await.row.attempts_total, 1);
+    }
+
+    async fn a_cancel_message_without_a_lease_is_taken_over_too<W>(play: &Play<W>) {
+        let job_id = play.create(2).await;
+        play.cancel(job_id).await.unwrap();
+        play.claim().await;
+        play.refuse_leg1(job_id).await;
+        let heir = play.store().join("heir").await.unwrap();
+        let taken = play.store().take_over(play.engine, heir).await.unwrap().pop().unwrap();
+        let write = play.finish_write(&taken, false).unwrap();
+        play.finish_as(heir, write).await.unwrap();
+        assert_eq!(play.job(job_id).await.row.state, JobState::Cancelled);
+    }
+
+    /// The heir may run attempts of its own; to return them too would declare them lost.
+    async fn a_takeover_returns_only_what_the_dead_engine_held<W>(play: &Play<W>) {
+        play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let heir = play.store().join("heir").await.unwrap();
+        play.create(1).await;
+        let mut own = play.claim_as(heir, 1).await.unwrap().remove(0);
+        let write = play.dispatch_write(&mut own).unwrap();
+        play.dispatch_as(heir, write).await.unwrap();
+        let taken = play.store().take_over(play.engine, heir).await.unwrap();
+        let keys: Vec<_> = taken.iter().map(|held| held.key).collect();
+        assert_eq!(keys, [held.key]);
+        let again = play.store().take_over(play.engine, heir).await.unwrap();
+        assert!(again.is_empty(), "the dead are taken over once");
+    }
+
+    async fn no_write_of_a_dead_engine_counts<W>(play: &Play<W>) {
+        play.create(2).await;
+        let mut dispatched = play.claim().await;
+        play.dispatch(&mut dispatched).await;
+        play.create(2).await;
+        let mut ended = play.claim().await;
+        play.dispatch(&mut ended).await;
+        play.report(&mut ended, Report::Succeeded).await;
+        play.create(1).await;
+        let mut claimed = play.claim().await;
+        play.create(1).await;
+        let heir = play.store().join("heir").await.unwrap();
+        play.store().take_over(play.engine, heir).await.unwrap();
+        let rows = everything(play).await;
+
+        let dead = play.engine;
+        let end = Play::<W>::result_write(&dispatched, Report::Succeeded);
+        let finish = play.finish_write(&ended, true).unwrap();
+        let dispatch = play.dispatch_write(&mut claimed).unwrap();
+        let job = new_job(facts("t1", None, "late"), 1);
+        assert!(is_fenced(&play.store().beat(dead, None).await));
+        assert!(is_fenced(&play.store().submit(dead, vec![job]).await));
+        assert!(is_fenced(&play.claim_as(dead, 1).await));
+        assert!(is_fenced(&play.dispatch_as(dead, dispatch).await));
+        assert!(is_fenced(&play.end_as(dead, end).await));
+        assert!(is_fenced(&play.finish_as(dead, finish).await));
+        assert!(is_fenced(&play.store().due(dead, 10).await));
+        assert!(is_fenced(&play.store().take_over(heir, dead).await));
+        assert_eq!(everything(play).await, rows);
+    }
+
+    /// A write and the takeover at the same time: either the write is there before the takeover looks,
+    /// or it is fenced.
+    async fn a_write_and_a_takeover_at_the_same_time_agree<W>(play: &Play<W>) {
+        let (mut written, mut fenced) = (0, 0);
+        for n in 0..30 {
+            play.create(1).await;
+            let engine = play.store().join("short lived").await.unwrap();
+            let mut held = play.claim_as(engine, 10).await.unwrap().pop().unwrap();
+            let write = play.dispatch_write(&mut held).unwrap();
+            let (dispatched, taken) = if n % 2 == 0 {
+                tokio::join!(
+                    play.dispatch_as(engine, write),
+                    play.store().take_over(engine, play.engine)
+                )
+            } else {
+                let (taken, dispatched) = tokio::join!(
+                    play.store().take_over(engine, play.engine),
+                    play.dispatch_as(engine, write)
+                );
+                (dispatched, taken)
+            };
+            match (dispatched, taken.unwrap().pop()) {
+                (Ok(_), Some(running)) => {
+                    assert_eq!(running.attempt.state, StepState::InProgress);
+                    written += 1;
+                }
+                (Err(StoreError::Fenced), None) => {
+                    play.claim().await;
+                    fenced += 1;
+                }
+                (dispatched, taken) => panic!("{dispatched:?} beside {taken:?}"),
+            }
+        }
+        assert_eq!(written + fenced, 30);
+    }
+
+    async fn two_processes_that_open_new_books_at_once_both_work<W>(play: &Play<W>) {
+        let (one, two) = tokio::join!(play.world.reopen(), play.world.reopen());
+        let (one, two) = (one.unwrap(), two.unwrap());
+        play.create(1).await;
+        assert_eq!(one.open_count().await + two.open_count().await, 2);
+    }
+
+    async fn books_of_a_newer_version_are_refused<W>(play: &Play<W>) {
+        let newer = "UPDATE meta SET value = '99' WHERE key = 'oldest_compatible'";
+        play.world.execute(newer).await.unwrap();
+        let Err(StoreError::Refused(refusal)) = play.world.reopen().await else {
+            panic!("a newer schema is refused")
+        };
+        assert_eq!(refusal.code(), Code::SchemaTooNew);
+    }
+
+    async fn a_wish_for_nothing_claims_nothing<W>(play: &Play<W>) {
+        play.create(1).await;
+        let wish = Wish { service: SERVICE.to_owned(), max: 0 };
+        assert!(play.store().claim(play.engine, vec![wish]).await.unwrap().is_empty());
+        assert!(play.store().claim(play.engine, Vec::new()).await.unwrap().is_empty());
+        assert!(play.store().finish(play.engine, Vec::new()).await.unwrap().is_empty());
+        assert!(play.store().end(play.engine, Vec::new()).await.unwrap().is_empty());
+        assert!(play.store().dispatch(play.engine, Vec::new()).await.unwrap().is_empty());
+        assert!(play.store().submit(play.engine, Vec::new()).await.unwrap().is_empty());
+    }
+}
+
+/// All rows that a write could have touched.
+async fn everything<W: World>(play: &Play<W>) -> Vec<crate::world::Rows> {
+    let mut all = Vec::new();
+    for table in crate::differential::TABLES {
+        all.push(crate::differential::rows::<W>(&play.world, table).await);
+    }
+    all
+}
+
+/// How many jobs a store lists.
+trait OpenCount {
+    async fn open_count(&self) -> usize;
+}
+
+impl<S: Store> OpenCount for S {
+    async fn open_count(&self) -> usize {
+        let filter = sprag_engine::store::JobFilter { limit: 10, ..Default::default() };
+        self.jobs(filter).await.unwrap().len()
+    }
+}

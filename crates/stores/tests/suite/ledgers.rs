@@ -1,0 +1,296 @@
+//! Ledgers, digit by digit as they are stored.
+
+use sprag_engine::ids::AttemptKey;
+use sprag_engine::plan;
+use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, FollowWrite, Store};
+use sprag_kernel::decide::callback::Report;
+use sprag_kernel::{Code, JobState};
+
+use crate::on_both_stores;
+use crate::play::Play;
+use crate::world::World;
+
+fn digits(activity: &str, guid: Option<&str>) -> (String, Option<String>) {
+    (activity.to_owned(), guid.map(str::to_owned))
+}
+
+on_both_stores! {
+    async fn l1_to_l18_every_step_of_an_attempt_leaves_its_digit<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let key = AttemptKey::first(job_id, 0);
+        assert_eq!(play.digits(&key).await, digits("000000000000000", None));
+        let mut held = play.claim().await;
+        assert_eq!(play.digits(&key).await, digits("001000000000000", None), "L1");
+        play.dispatch(&mut held).await;
+        assert_eq!(play.digits(&key).await, digits("001100000000000", None), "L2");
+        play.report(&mut held, Report::Succeeded).await;
+        assert_eq!(play.digits(&key).await, digits("001100000000001", Some("000000000000001")), "L8");
+        play.finish(&held).await;
+        let closed = digits("001111100000001", Some("000111100000001"));
+        assert_eq!(play.digits(&key).await, closed, "L14, L18 and D13");
+    }
+
+    async fn d13_a_step_that_does_not_close_the_job_leaves_two_digits_out<W>(play: &Play<W>) {
+        let job_id = play.create(2).await;
+        play.run_step(Report::Succeeded).await;
+        let open = digits("001111000000001", Some("000011000000001"));
+        assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, open);
+    }
+
+    async fn l46_a_retry_then_a_success<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut semaphores = vec![play.job(job_id).await.row.semaphore.get()];
+        play.run_step(Report::Retryable).await;
+        semaphores.push(play.job(job_id).await.row.semaphore.get());
+        play.clock.advance(30_000);
+        play.store().due(play.engine, 10).await.unwrap();
+        play.run_step(Report::Succeeded).await;
+        semaphores.push(play.job(job_id).await.row.semaphore.get());
+        let first = AttemptKey::first(job_id, 0);
+        let second = AttemptKey { attempt_no: 2, ..first };
+        assert_eq!(play.digits(&first).await, digits("001111000000001", Some("000011000000001")));
+        assert_eq!(play.digits(&second).await, digits("001111100000001", Some("000111100000001")));
+        assert_eq!(semaphores, [1, 1, 0]);
+    }
+
+    async fn l3_a_replayed_activation_enters_again_and_works_once<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        let heir = play.store().join("heir").await.unwrap();
+        play.store().take_over(play.engine, heir).await.unwrap();
+        let again = play.claim_as(heir, 10).await.unwrap().remove(0);
+        assert_eq!(play.digits(&again.key).await, digits("002000000000000", None));
+        let write = play.dispatch_write(&mut held).unwrap();
+        assert!(play.dispatch_as(play.engine, write).await.is_err(), "the first engine is fenced");
+        let mut again = again;
+        let write = play.dispatch_write(&mut again).unwrap();
+        play.dispatch_as(heir, write).await.unwrap();
+        assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, digits("002100000000000", None));
+    }
+
+    async fn l6_work_of_leg1_that_fails_leaves_the_entry_and_nothing_else<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        let mut write = play.dispatch_write(&mut held).unwrap();
+        write.key.attempt_no = 9;
+        assert_eq!(play.dispatch_as(play.engine, write).await.unwrap(), DispatchOutcome::Gone);
+        assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, digits("001000000000000", None));
+        assert_eq!(play.job(job_id).await.row.version, 1);
+    }
+
+    async fn l11_leg2_before_leg1_is_refused_without_an_increment<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        let refusal = Play::<W>::lost_write(&held).unwrap_err();
+        assert_eq!(refusal.code(), Code::Leg1Incomplete);
+        // A write that skips the plans is refused by the row itself.
+        let row = held.attempt;
+        let write = play.dispatch_write(&mut held).unwrap();
+        let mut end = Play::<W>::result_write(&held, Report::Succeeded);
+        end.version = row.version;
+        end.lease_id = None;
+        assert_eq!(play.end_as(play.engine, end).await.unwrap(), EndOutcome::Stale);
+        assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, digits("001000000000000", None));
+        play.dispatch_as(play.engine, write).await.unwrap();
+    }
+
+    async fn l15_and_l20_finishing_twice_changes_nothing<W>(play: &Play<W>) {
+        let job_id = play.create(2).await;
+        let held = play.run_step(Report::Succeeded).await;
+        let (job, before) = (play.job(job_id).await, play.digits(&held.key).await);
+        assert_eq!(play.finish(&held).await, FinishOutcome::Gone, "by its version");
+        let mut replay = play.finish_write(&held, false).unwrap();
+        replay.version = play.attempts(job_id).await[0].row.version;
+        let outcome = play.finish_as(play.engine, replay).await.unwrap();
+        assert_eq!(outcome, FinishOutcome::Gone, "by digit 6 alone");
+        assert_eq!(play.digits(&held.key).await, before);
+        assert_eq!(play.job(job_id).await.row, job.row);
+        assert_eq!(play.store().events(job_id).await.unwrap().len(), 3);
+    }
+
+    /// Five branches of one job, as a fan-out will leave them. In one slice each message has its own
+    /// running value, and only the last one closes the job.
+    async fn l17_and_l18_messages_of_one_job_settle_in_one_slice<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::Succeeded).await;
+        fan_out(play, &held, 4).await;
+
+        let first = play.finish_write(&held, false).unwrap();
+        let writes: Vec<_> = [3, 0, 4, 1]
+            .map(|branch| {
+                let mut write = first.clone();
+                write.key.branch = branch;
+                write
+            })
+            .to_vec();
+        let outcomes = play.store().finish(play.engine, writes).await.unwrap();
+        // In the order of their keys, however they were handed in.
+        let states = outcomes.iter().map(|outcome| match outcome {
+            FinishOutcome::Done { job, .. } => *job,
+            FinishOutcome::Gone => panic!("{outcomes:?}"),
+        });
+        assert!(states.eq([JobState::InProgress; 4]), "{outcomes:?}");
+        assert_eq!(play.job(job_id).await.row.semaphore.get(), 1);
+
+        let mut last = first;
+        last.key.branch = 2;
+        play.finish_as(play.engine, last).await.unwrap();
+        let job = play.job(job_id).await;
+        assert_eq!((job.row.state, job.row.semaphore.get()), (JobState::Succeeded, 0));
+        let attempts = play.attempts(job_id).await;
+        let closers: Vec<_> = attempts.iter().map(|a| a.row.ending.unwrap().guid.job_closed()).collect();
+        assert_eq!(closers, [false, false, true, false, false]);
+    }
+
+    async fn the_message_that_settles_last_in_a_slice_closes_the_job<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::Succeeded).await;
+        fan_out(play, &held, 2).await;
+        let first = play.finish_write(&held, false).unwrap();
+        let mut writes = vec![first.clone(), first.clone(), first];
+        for (branch, write) in writes.iter_mut().enumerate() {
+            write.key.branch = branch as u64;
+        }
+        let before = play.job(job_id).await.row.version;
+        let outcomes = play.store().finish(play.engine, writes).await.unwrap();
+        let done = |job, job_version| FinishOutcome::Done { job, job_version, entered_next: false };
+        assert_eq!(
+            outcomes,
+            [
+                done(JobState::InProgress, before + 1),
+                done(JobState::InProgress, before + 2),
+                done(JobState::Succeeded, before + 3)
+            ]
+        );
+        let events = play.store().events(job_id).await.unwrap();
+        let told: Vec<_> = events[2..].iter().map(|event| event.changes.as_str()).collect();
+        assert_eq!(told, ["S3>4 ", "S3>4 ", "S3>4 J2>4 "]);
+    }
+
+    async fn l19_what_follows_is_the_delta<W>(play: &Play<W>) {
+        for (report, children) in
+            [(Report::Succeeded, "1"), (Report::Retryable, "1"), (Report::NonRetryable, "0")]
+        {
+            play.create(2).await;
+            let held = play.run_step(report).await;
+            let write = play.finish_write(&held, false).unwrap();
+            assert_eq!(write.open.follows == FollowWrite::Nothing, children == "0");
+            let id = W::id(held.key.job_id);
+            let sql = format!(
+                "SELECT CAST(children AS text) FROM attempt
+                 WHERE job_id = {id} AND step_index = 0 AND attempt_no = 1"
+            );
+            assert_eq!(play.world.query(&sql).await.unwrap()[0][0].as_deref(), Some(children));
+            // Nothing of this job is to be claimed by the next one.
+            play.claim_as(play.engine, 10).await.unwrap();
+        }
+    }
+
+    async fn l24_a_child_that_violates_a_constraint_takes_everything_back<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::Retryable).await;
+        let sql = format!(
+            "INSERT INTO attempt (job_id, step_index, attempt_no, state, version, ledger, created_at,
+                 updated_at, step_id, step_type, service)
+             VALUES ({}, 0, 2, 0, 1, 0, 0, 0, '', '', '')",
+            W::id(held.key.job_id)
+        );
+        play.world.execute(&sql).await.unwrap();
+        let before = (play.job(job_id).await.row, play.digits(&held.key).await);
+        let write = play.finish_write(&held, false).unwrap();
+        let answer = play.finish_as(play.engine, write).await;
+        assert!(matches!(answer, Err(sprag_engine::store::StoreError::Poison(_))), "{answer:?}");
+        assert_eq!((play.job(job_id).await.row, play.digits(&held.key).await), before);
+        assert_eq!(play.store().events(job_id).await.unwrap().len(), 2);
+        let sql = format!("DELETE FROM attempt WHERE job_id = {} AND attempt_no = 2", W::id(held.key.job_id));
+        play.world.execute(&sql).await.unwrap();
+    }
+
+    async fn l43_a_ledger_of_sixteen_digits_is_refused_by_the_table<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let id = W::id(job_id);
+        for column in ["ledger", "guid"] {
+            for value in ["1000000000000000", "-1"] {
+                let sql = format!("UPDATE attempt SET {column} = {value} WHERE job_id = {id}");
+                let refused = play.world.execute(&sql).await.unwrap_err();
+                assert!(refused.to_lowercase().contains("check"), "{refused}");
+            }
+        }
+        let sql = format!("UPDATE attempt SET ledger = 999999999999999 WHERE job_id = {id}");
+        play.world.execute(&sql).await.unwrap();
+        let sql = format!("UPDATE attempt SET ledger = 0 WHERE job_id = {id}");
+        play.world.execute(&sql).await.unwrap();
+    }
+
+    async fn d1_the_999th_entry_of_leg1_is_allowed_and_the_next_is_not_counted<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let key = AttemptKey::first(job_id, 0);
+        let id = W::id(job_id);
+        let sql = format!("UPDATE attempt SET ledger = 998000000000000 WHERE job_id = {id}");
+        play.world.execute(&sql).await.unwrap();
+        let held = play.claim().await;
+        assert_eq!(held.attempt.ledger.leg1_entries(), 999);
+        let sql = format!("UPDATE attempt SET ready_at = 0, owner = NULL WHERE job_id = {id}");
+        play.world.execute(&sql).await.unwrap();
+        let held = play.claim().await;
+        assert_eq!(held.attempt.ledger.leg1_entries(), 999);
+        assert_eq!(play.digits(&key).await.0, "999000000000000");
+    }
+
+    async fn l48_and_o9_a_second_row_for_one_attempt_is_refused<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let sql = format!(
+            "INSERT INTO attempt (job_id, step_index, attempt_no, state, version, ledger, created_at,
+                 updated_at, step_id, step_type, service)
+             VALUES ({}, 0, 1, 0, 1, 0, 0, 0, '', '', '')",
+            W::id(job_id)
+        );
+        let refused = play.world.execute(&sql).await.unwrap_err();
+        assert!(refused.to_lowercase().contains("unique"), "{refused}");
+    }
+
+    async fn t8_a_duplicate_result_is_known_and_another_one_is_stale<W>(play: &Play<W>) {
+        play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let before = held.clone();
+        play.report(&mut held, Report::Succeeded).await;
+        let output = Some(r#"{"of":0}"#.to_owned());
+        let again = plan::result(&held, Report::Succeeded, output, None).unwrap();
+        assert!(again.is_none(), "the same content is a success without change");
+        let other = plan::result(&held, Report::NonRetryable, None, None).unwrap_err();
+        assert_eq!(other.code(), Code::StaleFence);
+        // As an engine that has not seen the first one.
+        let late = Play::<W>::result_write(&before, Report::NonRetryable);
+        assert_eq!(play.end_as(play.engine, late).await.unwrap(), EndOutcome::Stale);
+        play.finish(&held).await;
+    }
+}
+
+/// Copies an attempt that a message is ending to so many more branches, each an obligation.
+async fn fan_out<W: World>(play: &Play<W>, held: &sprag_engine::store::Held, branches: u32) {
+    let id = W::id(held.key.job_id);
+    for branch in 1..=branches {
+        let sql = format!(
+            "INSERT INTO attempt (job_id, step_index, branch, attempt_no, state, version, ledger, guid,
+                 ending, owner, lease_id, outbox, sent_at, acked_at, created_at, updated_at, step_id,
+                 step_type, service)
+             SELECT job_id, step_index, {branch}, attempt_no, state, version, ledger, guid, ending,
+                 owner, lease_id, outbox, sent_at, acked_at, created_at, updated_at, step_id, step_type,
+                 service
+             FROM attempt WHERE job_id = {id} AND branch = 0"
+        );
+        play.world.execute(&sql).await.unwrap();
+    }
+    let sql = format!(
+        "UPDATE job SET semaphore = semaphore + {branches}, initial = initial + {branches},
+             attempts_total = attempts_total + {branches} WHERE job_id = {id}"
+    );
+    play.world.execute(&sql).await.unwrap();
+}

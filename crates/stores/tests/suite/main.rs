@@ -1,0 +1,45 @@
+//! One suite for both stores. Every test runs on SQLite and on Postgres, and ends with an audit that must
+//! be empty. Numbers in names are those of the acceptance cases.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod cluster;
+mod play;
+mod world;
+
+mod differential;
+mod engines;
+mod faults;
+mod jobs;
+mod ledgers;
+mod races;
+mod schema;
+mod submit;
+
+/// Writes a test once and runs it on both stores, with the audit after it.
+macro_rules! on_both_stores {
+    ($($(#[$meta:meta])* async fn $name:ident<W>($play:ident: &Play<W>) $body:block)+) => {$(
+        $(#[$meta])*
+        mod $name {
+            #[allow(clippy::wildcard_imports)]
+            use super::*;
+
+            async fn run<W: World>($play: &Play<W>) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn sqlite() {
+                let play = Play::<crate::world::Sqlite>::begin().await;
+                run(&play).await;
+                play.expect_sound().await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn postgres() {
+                let play = Play::<crate::world::Postgres>::begin().await;
+                run(&play).await;
+                play.expect_sound().await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both_stores;

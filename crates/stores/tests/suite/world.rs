@@ -1,0 +1,159 @@
+//! A fresh store of either kind with a clock that the test owns, and a second way in: plain SQL, to see
+//! rows as they are stored and to put rows there that no primitive would write.
+
+use std::sync::Arc;
+
+use sprag_engine::store::{Answer, Store, StoreError};
+use sprag_stores::TestClock;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
+use sprag_stores::sqlite::SqliteStore;
+use tempfile::TempDir;
+
+use crate::cluster::Cluster;
+
+/// Rows as text.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// A store and the way around it.
+pub trait World: Send + Sync + Sized + 'static {
+    /// The store.
+    type Store: Store;
+
+    /// A fresh one.
+    fn open(clock: &TestClock) -> impl Future<Output = Self> + Send;
+    /// The store.
+    fn store(&self) -> &Self::Store;
+    /// Opens the same books once more, as another process would.
+    fn reopen(&self) -> impl Future<Output = Answer<Self::Store>> + Send;
+    /// Runs a query past the store; every column must be text.
+    fn query(&self, sql: &str) -> impl Future<Output = Result<Rows, String>> + Send;
+    /// Runs a statement past the store.
+    fn execute(&self, sql: &str) -> impl Future<Output = Result<(), String>> + Send;
+    /// An expression for bytes as lower-case hexadecimal digits.
+    fn hex(column: &str) -> String;
+    /// A literal for the bytes of an id.
+    fn id(id: sprag_engine::ids::JobId) -> String;
+    /// The schema as SQL.
+    fn schema() -> &'static str;
+}
+
+/// A SQLite file.
+pub struct Sqlite {
+    folder: TempDir,
+    clock: TestClock,
+    store: SqliteStore,
+}
+
+impl World for Sqlite {
+    type Store = SqliteStore;
+
+    async fn open(clock: &TestClock) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store =
+            SqliteStore::open_with_clock(&folder.path().join("s.db"), clock.clone()).unwrap();
+        Self { folder, clock: clock.clone(), store }
+    }
+
+    fn store(&self) -> &SqliteStore {
+        &self.store
+    }
+
+    async fn reopen(&self) -> Answer<SqliteStore> {
+        SqliteStore::open_with_clock(&self.folder.path().join("s.db"), self.clock.clone())
+    }
+
+    async fn query(&self, sql: &str) -> Result<Rows, String> {
+        let read = || -> rusqlite::Result<Rows> {
+            let connection = rusqlite::Connection::open(self.folder.path().join("s.db"))?;
+            connection.busy_timeout(std::time::Duration::from_secs(10))?;
+            let mut statement = connection.prepare(sql)?;
+            let width = statement.column_count();
+            statement
+                .query_map([], |row| (0..width).map(|column| row.get(column)).collect())?
+                .collect()
+        };
+        read().map_err(|error| error.to_string())
+    }
+
+    async fn execute(&self, sql: &str) -> Result<(), String> {
+        let connection = rusqlite::Connection::open(self.folder.path().join("s.db")).unwrap();
+        connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        connection.execute_batch(sql).map_err(|error| error.to_string())
+    }
+
+    fn hex(column: &str) -> String {
+        format!("CASE WHEN {column} IS NOT NULL THEN lower(hex({column})) END")
+    }
+
+    fn id(id: sprag_engine::ids::JobId) -> String {
+        format!("x'{}'", id.uuid().simple())
+    }
+
+    fn schema() -> &'static str {
+        include_str!("../../sql/sqlite/schema_1.sql")
+    }
+}
+
+/// A database of the server that the tests share.
+pub struct Postgres {
+    store: PostgresStore,
+    options: PostgresOptions,
+    clock: TestClock,
+    client: tokio_postgres::Client,
+    /// The last one to let go stops the server.
+    _cluster: Arc<Cluster>,
+}
+
+impl World for Postgres {
+    type Store = PostgresStore;
+
+    async fn open(clock: &TestClock) -> Self {
+        let cluster = Cluster::shared();
+        let options = PostgresOptions::new(&cluster.database().await);
+        let store = PostgresStore::open_with_clock(&options, clock.clone()).await.unwrap();
+        let (client, connection) =
+            tokio_postgres::connect(&options.url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("SET search_path = sprag").await.unwrap();
+        Self { store, options, clock: clock.clone(), client, _cluster: cluster }
+    }
+
+    fn store(&self) -> &PostgresStore {
+        &self.store
+    }
+
+    async fn reopen(&self) -> Answer<PostgresStore> {
+        PostgresStore::open_with_clock(&self.options, self.clock.clone()).await
+    }
+
+    async fn query(&self, sql: &str) -> Result<Rows, String> {
+        let rows = self.client.query(sql, &[]).await.map_err(|error| told(&error))?;
+        Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get(column)).collect()).collect())
+    }
+
+    async fn execute(&self, sql: &str) -> Result<(), String> {
+        self.client.batch_execute(sql).await.map_err(|error| told(&error))
+    }
+
+    fn hex(column: &str) -> String {
+        // Both a uuid and a bytea, as text, are their digits with something around them.
+        format!("replace(ltrim({column}::text, '\\x'), '-', '')")
+    }
+
+    fn id(id: sprag_engine::ids::JobId) -> String {
+        format!("'{id}'")
+    }
+
+    fn schema() -> &'static str {
+        include_str!("../../sql/postgres/schema_1.sql")
+    }
+}
+
+fn told(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
+}
+
+/// Whether a call was fenced.
+pub fn is_fenced<T>(answer: &Answer<T>) -> bool {
+    matches!(answer, Err(StoreError::Fenced))
+}
