@@ -43,7 +43,7 @@ pub trait State: Copy + Eq + Debug + 'static {
     fn on(self, trigger: Self::Trigger) -> Result<Change<Self>, Refusal> {
         match self.next(trigger) {
             Some(to) => Ok(Change { from: self, to, trigger }),
-            None => Err(Self::machine().illegal(self, Self::trigger_name(trigger))),
+            None => Err(Self::machine().illegal_trigger(self, trigger)),
         }
     }
 
@@ -101,6 +101,8 @@ pub struct Machine<S: State> {
     pub initial: S,
     /// All states, in the order of their codes.
     pub states: &'static [S],
+    /// All triggers, in the order of their declaration.
+    pub triggers: &'static [S::Trigger],
     /// All legal transitions.
     pub transitions: &'static [Transition<S>],
     /// What the same state again and an illegal move mean.
@@ -183,6 +185,14 @@ impl<S: State> Machine<S> {
     /// The row for a pair of states.
     pub fn pair(&self, from: S, to: S) -> Option<&'static Transition<S>> {
         S::machine().transitions.iter().find(|row| row.from == from && row.to == to)
+    }
+
+    /// Every trigger leads to one state, wherever it is legal; that state is what was attempted.
+    #[cold]
+    fn illegal_trigger(&self, from: S, trigger: S::Trigger) -> Refusal {
+        let row = self.transitions.iter().find(|row| row.triggers.contains(&trigger));
+        let attempted = row.expect("a row uses every trigger").to;
+        self.illegal(from, attempted.name()).with("trigger", S::trigger_name(trigger))
     }
 
     #[cold]
@@ -275,6 +285,7 @@ macro_rules! machine {
             name: $name,
             initial: $State::$Initial,
             states: &[$($State::$S),+],
+            triggers: &[$($Trigger::$T),+],
             transitions: &[$( $crate::machine::Transition {
                 from: $State::$From,
                 to: $State::$To,

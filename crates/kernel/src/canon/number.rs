@@ -3,34 +3,42 @@
 use super::{MAX_NUMBER_CHARS, invalid};
 use crate::error::{Code, Refusal};
 
-/// A number token: where it ends, and whether its text may differ from its canonical text.
+/// A number token.
 pub(super) struct Token {
+    /// Where it ends.
     pub(super) end: usize,
-    pub(super) is_plain: bool,
+    /// Where its canonical text ends, if that is a part of the token: all but an exponent and `-0`.
+    pub(super) plain_end: Option<usize>,
 }
 
 /// Reads the token that starts at `start`.
+#[inline]
 pub(super) fn scan(input: &[u8], start: usize) -> Result<Token, Refusal> {
-    let mut at = start + usize::from(input[start] == b'-');
-    let whole = digits(input, at)?;
-    if input[at] == b'0' && whole > at + 1 {
-        return Err(invalid(at, "a number has no leading zeros"));
+    let first = start + usize::from(input[start] == b'-');
+    let whole = digits(input, first)?;
+    if input[first] == b'0' && whole > first + 1 {
+        return Err(invalid(first, "a number has no leading zeros"));
     }
-    let mut is_plain = input[start..whole] != *b"-0";
-    at = whole;
-    if input.get(at) == Some(&b'.') {
+    let (mut end, mut plain_end) = (whole, whole);
+    if input.get(end) == Some(&b'.') {
+        end = digits(input, end + 1)?;
+        plain_end = end;
+        while input[plain_end - 1] == b'0' {
+            plain_end -= 1;
+        }
+        plain_end -= usize::from(input[plain_end - 1] == b'.');
+    }
+    let mut is_plain = input[start..plain_end] != *b"-0" && plain_end - start <= MAX_NUMBER_CHARS;
+    if let Some(b'e' | b'E') = input.get(end) {
         is_plain = false;
-        at = digits(input, at + 1)?;
+        let sign = usize::from(matches!(input.get(end + 1), Some(b'+' | b'-')));
+        end = digits(input, end + 1 + sign)?;
     }
-    if let Some(b'e' | b'E') = input.get(at) {
-        is_plain = false;
-        let sign = usize::from(matches!(input.get(at + 1), Some(b'+' | b'-')));
-        at = digits(input, at + 1 + sign)?;
-    }
-    Ok(Token { end: at, is_plain: is_plain && at - start <= MAX_NUMBER_CHARS })
+    Ok(Token { end, plain_end: is_plain.then_some(plain_end) })
 }
 
 /// The end of a run of at least one digit.
+#[inline]
 fn digits(input: &[u8], start: usize) -> Result<usize, Refusal> {
     let length = input[start.min(input.len())..].iter().take_while(|b| b.is_ascii_digit()).count();
     if length == 0 {

@@ -1,7 +1,5 @@
 //! Strings: where one ends, what an escape stands for, and how it is written canonically.
 
-use std::borrow::Cow;
-
 use super::invalid;
 use crate::error::{Code, Refusal};
 
@@ -99,10 +97,7 @@ pub(super) fn write(character: char, out: &mut Vec<u8>) {
 }
 
 /// What a string that was read before says, without its quotes and escapes.
-pub(super) fn decoded(content: &[u8]) -> Cow<'_, [u8]> {
-    if !content.contains(&b'\\') {
-        return Cow::Borrowed(content);
-    }
+pub(super) fn decoded(content: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(content.len());
     let mut at = 0;
     while at < content.len() {
@@ -115,5 +110,5 @@ pub(super) fn decoded(content: &[u8]) -> Cow<'_, [u8]> {
             at += escape.length;
         }
     }
-    Cow::Owned(text)
+    text
 }

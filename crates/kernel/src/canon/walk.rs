@@ -1,14 +1,20 @@
 //! The walk: one pass, an explicit stack, output that lags behind the input.
 //!
 //! `input[kept..at]` is canonical but not copied yet. Whatever must change first flushes that piece,
-//! then skips or replaces its own bytes. An object whose members come in order and without nulls is
-//! never touched again; any other is put in order when it closes.
+//! then skips or replaces its own bytes. An object whose members come in order and without nulls needs
+//! no more. Any other is put in order when it closes if it is small; of a large one the walk notes the
+//! order of its members and one more pass copies them in the end, since a large object that is
+//! rewritten at each of its levels would cost as many times its size.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::{MAX_DEPTH, invalid, number, string};
 use crate::error::{Code, Refusal};
+
+/// Up to this many bytes an object is rewritten in its place: they are still in the cache.
+const SMALL: usize = 4096;
 
 struct Walk<'a> {
     input: &'a [u8],
@@ -16,7 +22,13 @@ struct Walk<'a> {
     kept: usize,
     out: Vec<u8>,
     open: Vec<Open>,
+    /// The members of the objects that are open.
     members: Vec<Member>,
+    /// The members of a small object while they are put in order.
+    ordered: Vec<u8>,
+    messy: Vec<Messy>,
+    /// The members of messy objects, each object's as they belong.
+    pieces: Vec<Piece>,
     keep: Option<&'a [&'a str]>,
 }
 
@@ -28,7 +40,7 @@ enum Open {
         start: usize,
         /// Its first member in `members`.
         first: usize,
-        /// Whether its members must be put in order when it closes.
+        /// Whether its members must be put in order.
         messy: bool,
     },
 }
@@ -36,9 +48,52 @@ enum Open {
 struct Member {
     /// The name between its quotes, in the input.
     name: Range<usize>,
+    /// Whether the name has escapes.
+    is_escaped: bool,
+    /// The first eight bytes of what the name says: most names differ there.
+    head: u64,
     /// Name and value, in the output.
-    text: Range<usize>,
+    piece: Piece,
     is_null: bool,
+}
+
+/// A member in the output: its name and value.
+#[derive(Clone)]
+struct Piece {
+    text: Range<usize>,
+    /// Whether a messy object is in it.
+    is_messy: bool,
+}
+
+/// A large object whose members must be put in order once the walk is over.
+struct Messy {
+    /// All its members, in the output.
+    text: Range<usize>,
+    /// Those that count, in `pieces`, sorted.
+    pieces: Range<usize>,
+}
+
+impl Member {
+    /// What the name says.
+    #[inline]
+    fn said<'a>(&self, input: &'a [u8]) -> Cow<'a, [u8]> {
+        let spelled = &input[self.name.clone()];
+        if self.is_escaped { Cow::Owned(string::decoded(spelled)) } else { Cow::Borrowed(spelled) }
+    }
+
+    #[inline]
+    fn cmp(&self, other: &Self, input: &[u8]) -> Ordering {
+        self.head.cmp(&other.head).then_with(|| self.said(input).cmp(&other.said(input)))
+    }
+}
+
+/// The first eight bytes in the order of bytes, filled up with zeros.
+#[inline]
+fn head(said: &[u8]) -> u64 {
+    match said.first_chunk() {
+        Some(eight) => u64::from_be_bytes(*eight),
+        None => (0..8).fold(0, |head, at| head << 8 | u64::from(*said.get(at).unwrap_or(&0))),
+    }
 }
 
 /// What the walk expects next.
@@ -58,25 +113,22 @@ pub(super) fn canonical(input: &[u8], keep: Option<&[&str]>) -> Result<String, R
         out: Vec::with_capacity(input.len()),
         open: Vec::new(),
         members: Vec::new(),
+        ordered: Vec::new(),
+        messy: Vec::new(),
+        pieces: Vec::new(),
         keep,
     };
     walk.skip_space();
     if keep.is_some() && walk.peek() != Some(b'{') {
         return Err(Refusal::new(Code::EnvelopeInvalid).with("reason", "not a JSON object"));
     }
-    let mut expect = Expect::Value;
-    while !matches!((&expect, walk.open.len()), (Expect::End, 0)) {
-        expect = match expect {
-            Expect::Value => walk.value()?,
-            Expect::End => walk.after_value()?,
-        };
-    }
+    walk.document()?;
     walk.skip_space();
     if walk.at < input.len() {
         return Err(invalid(walk.at, "something follows the document"));
     }
     walk.flush(walk.at);
-    Ok(String::from_utf8(walk.out).expect("pieces of UTF-8 text"))
+    Ok(String::from_utf8(walk.in_order()).expect("pieces of UTF-8 text"))
 }
 
 impl Walk<'_> {
@@ -95,8 +147,26 @@ impl Walk<'_> {
         self.out.len() + (self.at - self.kept)
     }
 
+    fn document(&mut self) -> Result<(), Refusal> {
+        loop {
+            let mut expect = self.value()?;
+            while matches!(expect, Expect::End) {
+                if self.open.is_empty() {
+                    return Ok(());
+                }
+                expect = self.after_value()?;
+            }
+        }
+    }
+
     #[inline]
     fn skip_space(&mut self) {
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.drop_space();
+        }
+    }
+
+    fn drop_space(&mut self) {
         let start = self.at;
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
@@ -107,9 +177,10 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
     fn value(&mut self) -> Result<Expect, Refusal> {
         match self.peek() {
-            Some(b'"') => self.string()?,
+            Some(b'"') => drop(self.string()?),
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(b'{') => return self.open_object(),
             Some(b'[') => return self.open_array(),
@@ -130,27 +201,35 @@ impl Walk<'_> {
         Ok(())
     }
 
+    #[inline]
     fn number(&mut self) -> Result<(), Refusal> {
         let start = self.at;
         let token = number::scan(self.input, start)?;
         self.at = token.end;
-        if !token.is_plain {
-            let text = number::canonical(&self.input[start..token.end], start)?;
-            self.flush(start);
-            self.out.extend_from_slice(&text);
-            self.kept = token.end;
+        match token.plain_end {
+            Some(end) if end == token.end => return Ok(()),
+            Some(end) => self.flush(end),
+            None => {
+                let text = number::canonical(&self.input[start..token.end], start)?;
+                self.flush(start);
+                self.out.extend_from_slice(&text);
+            }
         }
+        self.kept = token.end;
         Ok(())
     }
 
+    /// Reads a string; returns whether it has escapes.
     #[inline]
-    fn string(&mut self) -> Result<(), Refusal> {
+    fn string(&mut self) -> Result<bool, Refusal> {
         let mut at = self.at + 1;
+        let mut is_escaped = false;
         loop {
             at = string::plain_end(self.input, at);
             match self.input.get(at) {
                 Some(b'"') => break,
                 Some(b'\\') => {
+                    is_escaped = true;
                     let escape = string::escape(self.input, at)?;
                     self.flush(at);
                     string::write(escape.character, &mut self.out);
@@ -162,7 +241,7 @@ impl Walk<'_> {
             }
         }
         self.at = at + 1;
-        Ok(())
+        Ok(is_escaped)
     }
 
     fn push(&mut self, open: Open) -> Result<(), Refusal> {
@@ -186,9 +265,8 @@ impl Walk<'_> {
     }
 
     fn open_object(&mut self) -> Result<Expect, Refusal> {
-        let messy = self.keep.is_some() && self.open.is_empty();
         let (start, first) = (self.position() + 1, self.members.len());
-        self.push(Open::Object { start, first, messy })?;
+        self.push(Open::Object { start, first, messy: false })?;
         self.at += 1;
         self.skip_space();
         if self.peek() == Some(b'}') {
@@ -199,37 +277,45 @@ impl Walk<'_> {
         self.member_name()
     }
 
+    #[inline]
     fn member_name(&mut self) -> Result<Expect, Refusal> {
         if self.peek() != Some(b'"') {
             return Err(invalid(self.at, "a member name is expected"));
         }
         let (place, text) = (self.at, self.position());
-        self.string()?;
+        let is_escaped = self.string()?;
         let name = place + 1..self.at - 1;
-        self.note_order(&name);
         self.skip_space();
         if self.peek() != Some(b':') {
             return Err(invalid(self.at, "a colon is expected"));
         }
         self.at += 1;
         self.skip_space();
-        let is_null = self.input[self.at..].starts_with(b"null");
-        self.members.push(Member { name, text: text..text, is_null });
-        if is_null {
+        let is_null = self.peek() == Some(b'n');
+        let piece = Piece { text: text..text, is_messy: false };
+        let mut member = Member { name, is_escaped, head: 0, piece, is_null };
+        member.head = head(&member.said(self.input));
+        if is_null || !self.is_in_order(&member) || !self.is_kept(&member) {
             self.mark_messy();
         }
+        self.members.push(member);
         Ok(Expect::Value)
     }
 
-    /// Notes whether the object stays in order with this name behind the last one.
+    /// Whether the open object stays in order with this member behind the last one.
     #[inline]
-    fn note_order(&mut self, name: &Range<usize>) {
-        let Some(Open::Object { first, .. }) = self.open.last() else { return };
-        let Some(last) = self.members[*first..].last() else { return };
-        let before = string::decoded(&self.input[last.name.clone()]);
-        if before >= string::decoded(&self.input[name.clone()]) {
-            self.mark_messy();
-        }
+    fn is_in_order(&self, member: &Member) -> bool {
+        let Some(Open::Object { first, .. }) = self.open.last() else { return true };
+        let last = self.members[*first..].last();
+        last.is_none_or(|last| last.cmp(member, self.input).is_lt())
+    }
+
+    /// Whether this member of the innermost open object belongs to the document.
+    #[inline]
+    fn is_kept(&self, member: &Member) -> bool {
+        let Some(keep) = self.keep.filter(|_| self.open.len() == 1) else { return true };
+        let name = member.said(self.input);
+        keep.iter().any(|kept| kept.as_bytes() == &*name)
     }
 
     fn mark_messy(&mut self) {
@@ -238,11 +324,11 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
     fn after_value(&mut self) -> Result<Expect, Refusal> {
         let in_object = matches!(self.open.last(), Some(Open::Object { .. }));
         if in_object {
-            let end = self.position();
-            self.members.last_mut().expect("a value in an object has a member").text.end = end;
+            self.end_member();
         }
         self.skip_space();
         match (self.peek(), in_object) {
@@ -265,39 +351,112 @@ impl Walk<'_> {
         }
     }
 
+    #[inline]
+    fn end_member(&mut self) {
+        let end = self.position();
+        let member = self.members.last_mut().expect("a value in an object has a member");
+        member.piece.text.end = end;
+        let latest = self.messy.last();
+        member.piece.is_messy = latest.is_some_and(|it| it.text.start > member.piece.text.start);
+    }
+
     fn close_object(&mut self) {
-        let Some(Open::Object { start, first, messy }) = self.open.pop() else {
+        let Some(Open::Object { start, first, messy }) = self.open.last() else {
             unreachable!("the caller saw an object")
         };
+        let (start, first, messy) = (*start, *first, *messy);
         if messy {
-            self.flush(self.at);
             self.put_in_order(start, first);
         }
+        self.open.pop();
         self.members.truncate(first);
         self.at += 1;
     }
 
-    /// Rewrites the members of the object that closes: sorted, the last of equals, no nulls.
+    /// The sorted members that count: the last of equals, no nulls.
+    fn counted(&self, first: usize) -> impl Iterator<Item = &Piece> {
+        let members = &self.members[first..];
+        let counts = move |(position, member): &(usize, &Member)| {
+            let next: Option<&Member> = members.get(position + 1);
+            let is_last = next.is_none_or(|next| next.cmp(member, self.input).is_ne());
+            is_last && !member.is_null && self.is_kept(member)
+        };
+        members.iter().enumerate().filter(counts).map(|(_, member)| &member.piece)
+    }
+
+    /// Sorts the members of the object that closes.
     fn put_in_order(&mut self, start: usize, first: usize) {
         let input = self.input;
-        let mut order: Vec<(Cow<'_, [u8]>, &Member)> = self.members[first..]
-            .iter()
-            .map(|member| (string::decoded(&input[member.name.clone()]), member))
-            .collect();
-        order.sort_by(|left, right| left.0.cmp(&right.0));
-        let keep = self.keep.filter(|_| self.open.is_empty());
-        let mut text = Vec::with_capacity(self.out.len() - start);
-        for (position, (name, member)) in order.iter().enumerate() {
-            let is_last = order.get(position + 1).is_none_or(|(next, _)| next != name);
-            let is_kept = keep.is_none_or(|keep| keep.iter().any(|k| k.as_bytes() == &**name));
-            if is_last && is_kept && !member.is_null {
-                if !text.is_empty() {
-                    text.push(b',');
-                }
-                text.extend_from_slice(&self.out[member.text.clone()]);
+        // Stable, so of equal names the last stays the last.
+        self.members[first..].sort_by(|left, right| left.cmp(right, input));
+        if self.position() - start <= SMALL {
+            self.rewrite(start, first);
+        } else {
+            self.note_order(start, first);
+        }
+    }
+
+    /// Rewrites the members of a small object in its place.
+    fn rewrite(&mut self, start: usize, first: usize) {
+        self.flush(self.at);
+        let mut ordered = std::mem::take(&mut self.ordered);
+        ordered.clear();
+        for piece in self.counted(first) {
+            if !ordered.is_empty() {
+                ordered.push(b',');
             }
+            ordered.extend_from_slice(&self.out[piece.text.clone()]);
         }
         self.out.truncate(start);
-        self.out.extend_from_slice(&text);
+        self.out.extend_from_slice(&ordered);
+        self.ordered = ordered;
+    }
+
+    /// Notes the members of a large object for the end.
+    fn note_order(&mut self, start: usize, first: usize) {
+        let before = self.pieces.len();
+        let pieces: Vec<Piece> = self.counted(first).cloned().collect();
+        self.pieces.extend(pieces);
+        let text = start..self.position();
+        self.messy.push(Messy { text, pieces: before..self.pieces.len() });
+    }
+
+    /// The output with every object in order.
+    fn in_order(mut self) -> Vec<u8> {
+        if self.messy.is_empty() {
+            return self.out;
+        }
+        self.messy.sort_unstable_by_key(|object| object.text.start);
+        let mut ordered = Vec::with_capacity(self.out.len());
+        self.copy(0..self.out.len(), &mut ordered);
+        ordered
+    }
+
+    /// Copies a part of the output in order. Calls itself as deep as objects nest, which is limited.
+    fn copy(&self, text: Range<usize>, ordered: &mut Vec<u8>) {
+        // Behind `at`: an object begins where its first member does, and is not inside of it.
+        let from = |at: usize| self.messy.partition_point(|object| object.text.start <= at);
+        let mut at = text.start;
+        let mut next = from(at);
+        while let Some(object) = self.messy.get(next).filter(|it| it.text.start < text.end) {
+            ordered.extend_from_slice(&self.out[at..object.text.start]);
+            for (position, piece) in self.pieces[object.pieces.clone()].iter().enumerate() {
+                if position > 0 {
+                    ordered.push(b',');
+                }
+                if piece.is_messy {
+                    self.copy(piece.text.clone(), ordered);
+                } else {
+                    ordered.extend_from_slice(&self.out[piece.text.clone()]);
+                }
+            }
+            at = object.text.end;
+            next += 1;
+            // The objects inside of this one are done.
+            if self.messy.get(next).is_some_and(|it| it.text.start < at) {
+                next = from(at);
+            }
+        }
+        ordered.extend_from_slice(&self.out[at..text.end]);
     }
 }

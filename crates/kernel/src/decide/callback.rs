@@ -42,6 +42,7 @@ pub fn ack(
     if attempt.state == StepState::Dispatching {
         return Err(attempt.not_yet());
     }
+    job.expect_current(attempt)?;
     let job = match job.state {
         JobState::Dispatching => Some(job.state.on(JobTrigger::FirstAck)?),
         // A later step, or a cancel that lets the attempt finish; a closed job has no open attempt.

@@ -4,7 +4,7 @@ use super::leg2::{Entered, enter};
 use super::rows::{AttemptRow, EndingKind, JobRow};
 use crate::error::Refusal;
 use crate::machine::{Change, State};
-use crate::machines::{JobState, JobTrigger, OutboxState, OutboxTrigger, StepState};
+use crate::machines::{JobState, JobTrigger, OutboxState, OutboxTrigger, StepState, StepTrigger};
 
 /// What a cancel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,5 +70,21 @@ fn begin(attempt: &AttemptRow) -> Result<Begin, Refusal> {
             | StepState::Skipped,
             _,
         ) => Ok(Begin::Wait),
+    }
+}
+
+/// What becomes of a step when Step 2 says that all waiting steps are cancelled.
+pub fn cancel_waiting(step: StepState) -> Option<Change<StepState>> {
+    match step {
+        StepState::Pending | StepState::FailedRetry => {
+            Some(step.on(StepTrigger::CancelDrained).expect("the table cancels what waits"))
+        }
+        StepState::Dispatching
+        | StepState::AwaitingAck
+        | StepState::InProgress
+        | StepState::Succeeded
+        | StepState::FailedFinal
+        | StepState::Cancelled
+        | StepState::Skipped => None,
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Entry commits on its own. The work of Leg1 (fence, outbox row, states) commits with digit 4.
 
-use super::rows::{AttemptRow, Ending, EndingKind, JobRow, NewLease, Terms, expect_version};
+use super::leg2::{self, Entered};
+use super::rows::{AttemptRow, EndingKind, JobRow, NewLease, Terms, expect_version};
 use crate::error::{Code, Refusal};
-use crate::ledger::{ActivityLedger, GuidLedger};
+use crate::ledger::ActivityLedger;
 use crate::machine::{Change, State};
 use crate::machines::{JobState, JobTrigger, OutboxState, OutboxTrigger, StepState, StepTrigger};
 use crate::retry::Millis;
@@ -18,12 +19,15 @@ pub enum Entry {
     Replay(ActivityLedger),
 }
 
-/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`].
+/// A claimed activation enters Leg1. At the ceiling the caller ends the step with [`fail`]; a replay
+/// has nothing left to fail, so there it is acknowledged without being counted.
 #[inline]
 pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
-    let done = attempt.ledger.leg1_complete();
-    let entered = attempt.ledger.enter_leg1()?;
-    Ok(if done { Entry::Replay(entered) } else { Entry::Work(entered) })
+    let entered = attempt.ledger.enter_leg1();
+    if attempt.ledger.leg1_complete() {
+        return Ok(Entry::Replay(entered.unwrap_or(attempt.ledger)));
+    }
+    entered.map(Entry::Work)
 }
 
 /// The work of Leg1.
@@ -31,13 +35,10 @@ pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
 pub enum Leg1 {
     /// Write the directive.
     Dispatch(Dispatch),
-    /// The job is being cancelled: no directive; this message ends the attempt.
-    Cancelled {
-        /// With digit 4 and the message's Leg2 entry.
-        ledger: ActivityLedger,
-        /// The `cancel` message.
-        ending: Ending,
-    },
+    /// The job is being cancelled: no directive; this `cancel` message ends the attempt.
+    Cancelled(Entered),
+    /// The step can never run: the directive is written and closed, and a message ends the attempt.
+    Failed(Leg1Failure),
 }
 
 /// A directive is written: fence, outbox row and states, in one commit.
@@ -58,20 +59,16 @@ pub struct Dispatch {
 /// Does the work of Leg1 for an attempt that has entered.
 #[inline]
 pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<Leg1, Refusal> {
-    expect_current(job, attempt)?;
+    job.expect_current(attempt)?;
+    // Only an attempt that waits for its directive: one that has it ends by its own message.
+    let step = attempt.state.on(dispatch_trigger(attempt))?;
+    let ledger = attempt.ledger.complete_leg1()?;
     if job.state == JobState::Cancelling {
-        let ledger = attempt.ledger.complete_leg1()?.enter_leg2()?;
-        let ending =
-            Ending { kind: EndingKind::Cancel, guid: GuidLedger::seeded(ledger), content: None };
-        return Ok(Leg1::Cancelled { ledger, ending });
+        let done = AttemptRow { ledger, ..*attempt };
+        return leg2::enter(&done, EndingKind::Cancel, None).map(Leg1::Cancelled);
     }
-    Ok(Leg1::Dispatch(Dispatch {
-        job: first_dispatch(job)?,
-        step: attempt.state.on(dispatch_trigger(attempt))?,
-        lease,
-        ledger: attempt.ledger.complete_leg1()?,
-        outbox: OutboxState::machine().initial,
-    }))
+    let outbox = OutboxState::machine().initial;
+    Ok(Leg1::Dispatch(Dispatch { job: first_dispatch(job)?, step, lease, ledger, outbox }))
 }
 
 /// A failure that Leg1 found, walked through legal states in one commit.
@@ -81,45 +78,26 @@ pub struct Leg1Failure {
     pub dispatch: Dispatch,
     /// PENDING > FAILED_FINAL, with the code as its reason.
     pub outbox: Change<OutboxState>,
-    /// With digit 4 and the message's Leg2 entry.
-    pub ledger: ActivityLedger,
     /// The message that ends the attempt.
-    pub ending: Ending,
+    pub entered: Entered,
 }
 
 /// Ends an attempt whose Leg1 can never succeed: a ceiling, an expression, a schema. At the ceiling of
-/// entries the ledger is taken as it is, since no further entry fits.
+/// entries the ledger is taken as it is, since no further entry fits. A cancel comes before a failure.
 pub fn fail(
     job: &JobRow,
     attempt: &AttemptRow,
     lease: NewLease,
     code: Code,
-) -> Result<Leg1Failure, Refusal> {
-    expect_current(job, attempt)?;
-    let ledger = attempt.ledger.complete_leg1()?;
-    let dispatch = Dispatch {
-        job: first_dispatch(job)?,
-        step: attempt.state.on(dispatch_trigger(attempt))?,
-        lease,
-        ledger,
-        outbox: OutboxState::machine().initial,
+) -> Result<Leg1, Refusal> {
+    let dispatch = match dispatch(job, attempt, lease)? {
+        Leg1::Dispatch(dispatch) => dispatch,
+        other @ (Leg1::Cancelled(_) | Leg1::Failed(_)) => return Ok(other),
     };
-    let ledger = ledger.enter_leg2()?;
-    let kind = EndingKind::Leg1Failed(code);
-    let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
     let outbox = dispatch.outbox.on(OutboxTrigger::Leg1Failed)?;
-    Ok(Leg1Failure { dispatch, outbox, ledger, ending })
-}
-
-/// The step named must be the one whose turn it is; a closed job has none.
-fn expect_current(job: &JobRow, attempt: &AttemptRow) -> Result<(), Refusal> {
-    if attempt.step_index == job.current_step && !job.state.is_terminal() {
-        return Ok(());
-    }
-    Err(Refusal::new(Code::StepNotCurrent)
-        .with("step_index", attempt.step_index)
-        .with("current_step_index", job.current_step)
-        .with("job_state", job.state.name()))
+    let done = AttemptRow { ledger: dispatch.ledger, ..*attempt };
+    let entered = leg2::enter(&done, EndingKind::Leg1Failed(code), None)?;
+    Ok(Leg1::Failed(Leg1Failure { dispatch, outbox, entered }))
 }
 
 fn first_dispatch(job: &JobRow) -> Result<Option<Change<JobState>>, Refusal> {
@@ -160,10 +138,8 @@ pub enum Publish {
     Failed {
         /// PENDING > FAILED_FINAL.
         outbox: Change<OutboxState>,
-        /// With the message's Leg2 entry.
-        ledger: ActivityLedger,
         /// The `publish failed` message.
-        ending: Ending,
+        entered: Entered,
     },
     /// The step has moved on: close the row, publish nothing.
     Superseded(Change<OutboxState>),
@@ -190,23 +166,22 @@ pub fn publish_failed(
     expected_version: u64,
     terms: Terms<'_>,
 ) -> Result<Publish, Refusal> {
-    let outbox = open_outbox(attempt, expected_version)?;
+    // Asked of the table even if the row stays PENDING: a closed row takes no further failures.
+    let outbox = open_outbox(attempt, expected_version)?.on(OutboxTrigger::PublishFailedLast)?;
     let publish_attempts = attempt.publish_attempts + 1;
     if publish_attempts < terms.policy.max_publish_attempts {
         let not_before = terms.now + terms.policy.dispatch.after(publish_attempts);
         return Ok(Publish::Again { publish_attempts, not_before });
     }
-    let ledger = attempt.ledger.enter_leg2()?;
-    let kind = EndingKind::PublishFailed;
-    let ending = Ending { kind, guid: GuidLedger::seeded(ledger), content: None };
-    Ok(Publish::Failed { outbox: outbox.on(OutboxTrigger::PublishFailedLast)?, ledger, ending })
+    let entered = leg2::enter(attempt, EndingKind::PublishFailed, None)?;
+    Ok(Publish::Failed { outbox, entered })
 }
 
-/// A row that waits to be published while `newest`, a later attempt of its step, exists already.
+/// What to do with a row that waits to be published while `newest` is the step's newest attempt:
+/// nothing if it is that attempt, or if it is published or closed already.
 pub fn superseded(row: &AttemptRow, newest: &AttemptRow) -> Result<Option<Publish>, Refusal> {
-    let is_newest = row.attempt_no == newest.attempt_no;
     match row.outbox {
-        Some(outbox) if !is_newest => {
+        Some(outbox) if row.attempt_no != newest.attempt_no && !outbox.is_terminal() => {
             outbox.on(OutboxTrigger::Superseded).map(Publish::Superseded).map(Some)
         }
         Some(_) | None => Ok(None),

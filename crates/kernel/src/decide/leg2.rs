@@ -72,7 +72,8 @@ pub struct Spawn {
     pub settled: Settled,
     /// The job's move, if it makes one.
     pub job: Option<Change<JobState>>,
-    /// Whether all steps that wait become CANCELLED.
+    /// Whether all steps that wait become CANCELLED, each by
+    /// [`cancel_waiting`](super::cancel::cancel_waiting).
     pub cancels_waiting: bool,
 }
 
@@ -102,7 +103,8 @@ impl Follows {
     }
 }
 
-/// Walks the steps that the message has not done yet.
+/// Walks the steps that the message has not done yet. A closed job turns away a message without
+/// Step 2: it is acknowledged and nothing changes.
 #[inline]
 pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Finish, Refusal> {
     let Some(ending) = attempt.ending else { return Err(attempt.not_yet()) };
@@ -113,6 +115,9 @@ pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Fi
         ledger: attempt.ledger,
         guid: ending.guid,
     };
+    if job.state.is_terminal() && !this.guid.children_spawned() {
+        return Ok(this);
+    }
     let mut state = attempt.state;
     if !this.guid.work_done() {
         let change = state.on(outcome(job, attempt, ending.kind, terms.policy))?;

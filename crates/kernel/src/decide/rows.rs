@@ -1,8 +1,10 @@
-//! The rows that decisions look at: a job, and the newest attempt of one of its steps.
+//! The rows that decisions look at: a job, and an attempt of one of its steps. A callback is answered from
+//! the newest attempt that has a lease: while a retry waits, that is still the one before it.
 
 use crate::error::{Code, Refusal};
 use crate::keys::Hash;
 use crate::ledger::{ActivityLedger, GuidLedger, Semaphore};
+use crate::machine::State;
 use crate::machines::{JobState, OutboxState, StepState};
 use crate::retry::{Millis, RetryPolicy};
 
@@ -124,6 +126,18 @@ impl JobRow {
     pub fn expect_version(&self, expected: Option<u64>) -> Result<(), Refusal> {
         expect_version(expected, self.version)
     }
+
+    /// Refuses a step that is not the one whose turn it is; in a closed job it is nobody's.
+    #[inline]
+    pub fn expect_current(&self, attempt: &AttemptRow) -> Result<(), Refusal> {
+        if attempt.step_index == self.current_step && !self.state.is_terminal() {
+            return Ok(());
+        }
+        Err(Refusal::new(Code::StepNotCurrent)
+            .with("step_index", attempt.step_index)
+            .with("current_step_index", self.current_step)
+            .with("job_state", self.state.name()))
+    }
 }
 
 /// Refuses a caller that has read another version than `actual`.
@@ -190,11 +204,11 @@ impl AttemptRow {
         Refusal::new(Code::StaleFence)
             .with("attempt_no", fence.attempt_no)
             .with("current_attempt_no", self.shown_attempt_no())
-            .with("state", crate::machine::State::name(self.state))
+            .with("state", self.state.name())
     }
 
     #[cold]
     pub(super) fn not_yet(&self) -> Refusal {
-        Refusal::new(Code::NotYet).with("state", crate::machine::State::name(self.state))
+        Refusal::new(Code::NotYet).with("state", self.state.name())
     }
 }

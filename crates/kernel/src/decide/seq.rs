@@ -105,7 +105,7 @@ impl Slot {
     pub fn dispatch(self, owner: u16, at: At) -> Result<Self, Refusal> {
         match self.try_dispatch(owner) {
             Some(next) => Ok(next),
-            None => self.moved(SeqTrigger::Dispatch, at),
+            None => self.moved(SeqTrigger::Dispatch, owner, at),
         }
     }
 
@@ -124,7 +124,7 @@ impl Slot {
     pub fn start(self, lease: Lease, at: At) -> Result<Self, Refusal> {
         match self.try_start(lease) {
             Some(next) => Ok(next),
-            None => self.held_by(lease, at)?.moved(SeqTrigger::Start, at),
+            None => self.held_by(lease, at)?.moved(SeqTrigger::Start, lease.owner, at),
         }
     }
 
@@ -138,7 +138,7 @@ impl Slot {
     pub fn finish(self, lease: Lease, outcome: Outcome, at: At) -> Result<Self, Refusal> {
         match self.try_finish(lease, outcome) {
             Some(next) => Ok(next),
-            None => self.held_by(lease, at)?.moved(outcome.trigger(), at),
+            None => self.held_by(lease, at)?.moved(outcome.trigger(), lease.owner, at),
         }
     }
 
@@ -159,7 +159,7 @@ impl Slot {
         rules: FailRules,
         at: At,
     ) -> Result<AfterFailure, Refusal> {
-        self.held_by(lease, at)?.failed(class, rules, at)
+        self.held_by(lease, at)?.failed(class, rules, lease.owner, at)
     }
 
     /// Whether a heartbeat under this lease counts. It is not a transition.
@@ -181,7 +181,7 @@ impl Slot {
         match self.state {
             SeqState::Dispatched if expired => Ok(Reclaim::Freed(self.freed())),
             SeqState::InFlight if expired => {
-                let after = self.failed(ErrorClass::LeaseExpired, rules, at)?;
+                let after = self.failed(ErrorClass::LeaseExpired, rules, self.lease.owner, at)?;
                 Ok(Reclaim::Failed(match after {
                     AfterFailure::Retry(slot) => AfterFailure::Retry(slot),
                     // The silent owner may yet return; its late result is dropped, not a second event.
@@ -204,7 +204,7 @@ impl Slot {
     pub fn cancel(self, canceller: u16, at: At) -> Result<Self, Refusal> {
         let seen =
             if self.state == SeqState::Unseen { self.dispatch(canceller, at)? } else { self };
-        Ok(seen.moved(SeqTrigger::Cancel, at)?.freed())
+        Ok(seen.moved(SeqTrigger::Cancel, canceller, at)?.freed())
     }
 
     /// The commit lane passes the seq. Again is a no-op; any other seq than the cursor is refused.
@@ -212,7 +212,7 @@ impl Slot {
         match self.try_commit(at.seq, cursor) {
             Some(next) => Ok(next),
             None if at.seq != cursor => Err(refuse(Code::SeqNotCursor, at).with("cursor", cursor)),
-            None => self.moved(SeqTrigger::Commit, at),
+            None => self.moved(SeqTrigger::Commit, self.lease.owner, at),
         }
     }
 
@@ -227,8 +227,10 @@ impl Slot {
 
     #[inline]
     fn is_held_by(self, lease: Lease) -> bool {
-        let owner_holds = self.lease.owner == lease.owner || self.lease.owner == NOBODY;
-        self.lease.generation == lease.generation && owner_holds
+        // An outcome has released its owner; the generation alone still tells who had it.
+        let released = self.lease.owner == NOBODY && self.has_outcome();
+        let owner_holds = self.lease.owner == lease.owner || released;
+        lease.owner != NOBODY && owner_holds && self.lease.generation == lease.generation
     }
 
     fn held_by(self, lease: Lease, at: At) -> Result<Self, Refusal> {
@@ -242,16 +244,36 @@ impl Slot {
             .with("holder_generation", self.lease.generation))
     }
 
-    fn failed(self, class: ErrorClass, rules: FailRules, at: At) -> Result<AfterFailure, Refusal> {
-        let ended = self.moved(SeqTrigger::Fail, at)?;
-        let again = class.is_retryable()
+    /// Whether an attempt of the seq has come to an end that is final.
+    #[inline]
+    fn has_outcome(self) -> bool {
+        match self.state {
+            SeqState::Unseen | SeqState::Dispatched | SeqState::InFlight => false,
+            SeqState::TerminalSuccess
+            | SeqState::TerminalSkip
+            | SeqState::TerminalFail
+            | SeqState::TerminalCancel
+            | SeqState::Committed => true,
+        }
+    }
+
+    fn failed(
+        self,
+        class: ErrorClass,
+        rules: FailRules,
+        owner: u16,
+        at: At,
+    ) -> Result<AfterFailure, Refusal> {
+        let ended = self.moved(SeqTrigger::Fail, owner, at)?;
+        let may_retry = class.is_retryable()
             && !rules.cancelled
             && rules.budget.remains(u32::from(self.attempts));
-        if !again {
+        // A count that is full ends the seq: if it stood still the budget would never be used up.
+        let Some(attempts) = self.attempts.checked_add(1).filter(|_| may_retry) else {
             return Ok(AfterFailure::Final(ended.released()));
-        }
-        let waiting = ended.moved(SeqTrigger::Retry, at)?.freed();
-        Ok(AfterFailure::Retry(Self { attempts: self.attempts.saturating_add(1), ..waiting }))
+        };
+        let waiting = ended.moved(SeqTrigger::Retry, owner, at)?.freed();
+        Ok(AfterFailure::Retry(Self { attempts, ..waiting }))
     }
 
     /// The lease is over, and whoever held it is recognised if it comes back with a second outcome.
@@ -271,12 +293,13 @@ impl Slot {
         Some(Self { state: self.state.next(trigger)?, ..self })
     }
 
-    fn moved(self, trigger: SeqTrigger, at: At) -> Result<Self, Refusal> {
+    /// The table's move. `owner` is who makes it: a released slot has forgotten its own.
+    fn moved(self, trigger: SeqTrigger, owner: u16, at: At) -> Result<Self, Refusal> {
         match self.state.on(trigger) {
             Ok(change) => Ok(Self { state: change.to(), ..self }),
             Err(illegal) => Err(illegal
                 .with("seq", at.seq)
-                .with("owner", u32::from(self.lease.owner))
+                .with("owner", u32::from(owner))
                 .with("wall_ms", at.wall_ms)),
         }
     }

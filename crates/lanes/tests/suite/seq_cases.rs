@@ -176,14 +176,15 @@ fn s14_a_terminal_seq_is_not_dispatched_again() {
 fn again(ledger: &SeqLedger, to: SeqState, lease: Option<Lease>) -> Result<(), Refusal> {
     let lease = lease.unwrap_or(Lease { owner: 1, generation: 0 });
     match to {
-        // Nothing leads to UNSEEN; the nearest is a start of what was never dispatched.
-        SeqState::Unseen | SeqState::InFlight => ledger.start(0, lease, 0),
+        SeqState::InFlight => ledger.start(0, lease, 0),
         SeqState::Dispatched => ledger.dispatch(0, 1, 0).map(|_| ()),
         SeqState::TerminalSuccess => ledger.succeed(0, lease).map(|_| ()),
         SeqState::TerminalSkip => ledger.skip(0, lease).map(|_| ()),
         SeqState::TerminalFail => ledger.fail(0, lease, INPUT).map(|_| ()),
         SeqState::TerminalCancel => ledger.cancel(0).map(|_| ()),
-        SeqState::Committed => ledger.commit(0),
+        // Nothing leads to UNSEEN; the nearest is a commit of what was never dispatched. A start of it
+        // would come from outside, without a lease, and be turned away.
+        SeqState::Unseen | SeqState::Committed => ledger.commit(0),
     }
 }
 
@@ -211,7 +212,7 @@ fn s17_an_illegal_move_says_which_seq_from_where_to_where_whose_and_when() {
     let text = |name| refusal.field(name).unwrap().to_string();
     assert_eq!(text("seq"), "7");
     assert_eq!(text("from"), "IN_FLIGHT");
-    assert_eq!(text("to"), "start");
+    assert_eq!(text("to"), "IN_FLIGHT");
     assert_eq!(text("owner"), "1");
     assert!(text("wall_ms").parse::<u64>().unwrap() > 1_600_000_000_000);
 }

@@ -1,0 +1,31 @@
+//! The kernel's tests: one binary, one module per group of rules.
+//!
+//! | module | what it holds against the kernel |
+//! |---|---|
+//! | `pairs` | all pairs of the five machines, from tables written here |
+//! | `vectors` | every fixture |
+//! | `seqs`, `idempotency`, `requests`, `ledgers`, `jobs`, `steps`, `outbox` | the numbered cases |
+//! | `properties`, `walks` | what must hold for any input and any history |
+//! | `hostile` | input made to break a reader |
+//! | `registry` | the error codes |
+//! | `world` | one job in memory that applies decisions: the model of a store |
+//! | `json` | a slow, independent canonical JSON to compare with |
+
+// All of this is test code, setup included; seqs here are small.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+mod hostile;
+mod idempotency;
+mod jobs;
+mod json;
+mod ledgers;
+mod outbox;
+mod pairs;
+mod properties;
+mod registry;
+mod requests;
+mod seqs;
+mod steps;
+mod vectors;
+mod walks;
+mod world;
