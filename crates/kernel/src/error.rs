@@ -220,7 +220,7 @@ codes! {
     JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 503,
         "the journal could not be read or written",
         "check that the path is right, may be written, and that there is room";
-    ItemsFailed = "ITEMS_FAILED", Rejected, 500,
+    ItemsFailed = "ITEMS_FAILED", Rejected, 422,
         "some items failed or were cancelled; the results of the others are committed",
         "see what they wrote to stderr, then run them alone with --retry-failed";
     RunStopped = "RUN_STOPPED", Unavailable, 503,
