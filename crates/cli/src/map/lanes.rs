@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use sprag_lanes::{
 
 use super::command::{self, End, Finished, Limits};
 use super::groups::Groups;
+use super::inbox::Sender;
 use super::items::{Item, Items};
 use super::policy::{ExitCodes, Halt};
 use super::render::{Format, Settled};
@@ -276,7 +276,7 @@ pub struct Results {
     /// What failed items left.
     pub failures: Arc<Failures>,
     /// The writer.
-    pub writer: SyncSender<Group>,
+    pub writer: Sender,
 }
 
 impl Sink<Ran> for Results {
@@ -298,7 +298,8 @@ impl Sink<Ran> for Results {
             }
             self.add(&mut group, seq, &envelope);
         }
-        self.writer.send(group).map_err(|_| SinkError::transient("the writer has ended"))
+        let taken = self.writer.send(group);
+        if taken { Ok(()) } else { Err(SinkError::transient("the writer has ended")) }
     }
 }
 

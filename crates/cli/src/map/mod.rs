@@ -10,12 +10,13 @@
 //! | `args`, `policy` | the command line |
 //! | `items`, `template` | what runs for which item |
 //! | `command`, `groups`, `orphans`, `signals` | processes: how they end, and who ends them |
-//! | `lanes`, `render`, `writer` | from items to committed results |
+//! | `lanes`, `render`, `inbox`, `writer` | from items to committed results |
 //! | `plan`, `run`, `screen`, `status` | one run from start to exit code, and looking at it |
 
 pub mod args;
 pub mod command;
 pub mod groups;
+pub mod inbox;
 pub mod items;
 pub mod lanes;
 pub mod orphans;

@@ -1,28 +1,23 @@
 //! The end of the commit lane: results to the output, then their commit to the journal.
 //!
 //! One thread owns both. It takes what the lane has handed over, writes it, makes it durable, and only
-//! then appends the commit: the journal never promises what the output might not hold. While a group
-//! is being synced the next one gathers, so a slow disk makes groups larger and not the run slower.
+//! then appends the commit: the journal never promises what the output might not hold.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sprag_kernel::{Code, Refusal};
 use sprag_lanes::journal::{CommitRun, Ended, Ending, Journal, SyncPolicy, fault};
 
+use super::inbox::{Found, Receiver, Sender, inbox};
 use super::screen::Screen;
 use crate::output::unreadable;
 
-/// Groups that may wait for the writer; with the lane's own cap on a batch this bounds the memory.
-const MAX_WAITING: usize = 16;
 /// How long the first result of a group waits for others when each group costs two syncs.
-const GATHER: Duration = Duration::from_millis(5);
-/// A group of this size waits for nobody.
-const FULL_BYTES: usize = 1 << 20;
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Consecutive results, ready to be written.
 #[derive(Debug)]
@@ -42,7 +37,13 @@ pub struct Group {
 }
 
 impl Group {
-    fn join(&mut self, next: Self) {
+    /// Bytes it holds.
+    pub fn bytes(&self) -> usize {
+        self.out.len() + self.err.len() + self.ends.len() * size_of::<Ended>()
+    }
+
+    /// Takes the results behind its last one in.
+    pub fn join(&mut self, next: Self) {
         debug_assert_eq!(self.first_seq + self.ends.len() as u64, next.first_seq);
         self.ends.extend(next.ends);
         self.out.extend(next.out);
@@ -128,8 +129,8 @@ impl From<Refusal> for WriteFailure {
 
 impl Writer {
     /// Moves the writer to a thread that ends when the sender is dropped, or at the first failure.
-    pub fn start(self) -> (SyncSender<Group>, WriterThread) {
-        let (sender, receiver) = sync_channel(MAX_WAITING);
+    pub fn start(self) -> (Sender, WriterThread) {
+        let (sender, receiver) = inbox(self.sync == SyncPolicy::Always);
         let thread = std::thread::Builder::new().name("writer".into());
         let thread = thread.spawn(move || self.serve(&receiver)).expect("a thread for the writer");
         (sender, WriterThread { thread })
@@ -146,39 +147,23 @@ impl Writer {
         self.journal.map_or(Ok(()), |journal| journal.close(ending, now))
     }
 
-    fn serve(mut self, receiver: &Receiver<Group>) -> Result<Writer, WriteFailure> {
+    fn serve(mut self, inbox: &Receiver) -> Result<Writer, WriteFailure> {
+        let gather = match self.sync {
+            SyncPolicy::Batch if self.journal.is_some() => GATHER,
+            SyncPolicy::Batch | SyncPolicy::None | SyncPolicy::Always => Duration::ZERO,
+        };
         loop {
-            match receiver.recv_timeout(self.idle()) {
-                Ok(first) => {
-                    let group = self.gather(first, receiver);
-                    self.write(&group)?;
-                }
-                Err(RecvTimeoutError::Timeout) => {
+            match inbox.take(self.idle(), gather) {
+                Found::Group(group) => self.write(&group)?,
+                Found::Nothing => {
                     let now = self.now();
                     if let Some(journal) = &mut self.journal {
                         journal.sync_if_due(now)?;
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(self),
+                Found::End => return Ok(self),
             }
         }
-    }
-
-    fn gather(&self, mut group: Group, receiver: &Receiver<Group>) -> Group {
-        let patience = match self.sync {
-            SyncPolicy::Always => return group,
-            SyncPolicy::Batch if self.journal.is_some() => GATHER,
-            SyncPolicy::Batch | SyncPolicy::None => Duration::ZERO,
-        };
-        let until = Instant::now() + patience;
-        while group.out.len() < FULL_BYTES {
-            let left = until.saturating_duration_since(Instant::now());
-            match receiver.recv_timeout(left) {
-                Ok(next) => group.join(next),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
-        }
-        group
     }
 
     fn write(&mut self, group: &Group) -> Result<(), WriteFailure> {
