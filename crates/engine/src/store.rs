@@ -300,7 +300,8 @@ pub enum FinishOutcome {
 pub struct Amendment {
     /// The job's state afterwards.
     pub job_to: JobState,
-    /// The attempt afterwards; its version is the store's business.
+    /// The attempt afterwards; its version is the store's business. If nothing about it changes, its
+    /// row is not written and keeps its version: a cancel must not fence off the engine that runs it.
     pub attempt: AttemptRow,
     /// What becomes of the attempt's timer.
     pub timer: Timer,
@@ -310,6 +311,16 @@ pub struct Amendment {
     pub error: Option<AttemptError>,
     /// What the event row says; nothing is written if it is empty.
     pub changes: String,
+}
+
+impl Amendment {
+    /// Whether the attempt's row, as it was read, is to be written at all.
+    pub fn writes_attempt(&self, before: &AttemptRow) -> bool {
+        self.attempt != *before
+            || self.timer != Timer::Keep
+            || self.output.is_some()
+            || self.error.is_some()
+    }
 }
 
 /// What becomes of an attempt's timer.

@@ -111,7 +111,9 @@ async fn write(
     after: &Amendment,
     now: i64,
 ) -> Result<(), tokio_postgres::Error> {
-    write_attempt(tx, &before.key, after, now).await?;
+    if after.writes_attempt(&before.attempt) {
+        write_attempt(tx, &before.key, after, now).await?;
+    }
     let key = &before.key;
     tx.execute(
         include_str!("../../sql/postgres/amend_job.sql"),

@@ -45,7 +45,9 @@ fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<
 }
 
 fn write(tx: &Tx<'_>, before: &Held, after: &Amendment) -> Answer<()> {
-    write_attempt(tx, before, after).map_err(|error| failed(&error))?;
+    if after.writes_attempt(&before.attempt) {
+        write_attempt(tx, before, after).map_err(|error| failed(&error))?;
+    }
     tx.connection
         .prepare_cached(
             "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4
