@@ -34,5 +34,5 @@ WITH alive AS MATERIALIZED (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT job_id, events, now, step_index, branch, turn, attempt_no, changes FROM moved
 )
-SELECT n, version FROM moved
-WHERE sprag.expect((SELECT count(*) FROM moved) = (SELECT count(*) FROM entered))
+SELECT n, version FROM entered
+WHERE (SELECT sprag.expect((SELECT count(*) FROM moved) = (SELECT count(*) FROM entered)))

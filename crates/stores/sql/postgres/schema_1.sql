@@ -24,8 +24,8 @@ CREATE TABLE sprag.protocol (
     created_at bigint NOT NULL
 );
 
--- The protocol is joined when a job is inserted instead of referenced: protocols are never deleted, and
--- a foreign key would lock one hot row for every job.
+-- The protocol is looked up when a job is inserted instead of referenced: protocols are never deleted,
+-- and a foreign key would lock one hot row for every job.
 CREATE TABLE sprag.job (
     job_id uuid PRIMARY KEY,
     version bigint NOT NULL,

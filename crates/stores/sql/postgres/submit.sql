@@ -20,17 +20,21 @@ WITH alive AS MATERIALIZED (
         $22::text[]) AS i (job_id, steps, tenant_id, request_type, protocol_id, dedup_key,
         idempotency_key, idempotency_hash, mode, doc_id, lane, routing_key, priority, correlation_id,
         traceparent, rerun_of, schema_version, input_ref, output_ref, payload)
-        JOIN sprag.protocol p ON p.protocol_id = i.protocol_id
     ON CONFLICT (tenant_id, dedup_key) DO NOTHING
     RETURNING job_id, priority, created_at AS now
 ), numbered AS MATERIALIZED (
     SELECT c.job_id, c.priority, c.now, width_bucket(c.job_id, $24::uuid[]) AS n FROM created c
+), steps AS MATERIALIZED (
+    -- A step of a protocol that nobody has put has no service, which its table refuses.
+    SELECT s.shape, s.step_index, s.step_id, s.step_type, s.priority,
+        CASE WHEN p.protocol_id IS NOT NULL THEN s.service END AS service
+    FROM unnest($28::integer[], $29::integer[], $30::text[], $31::text[], $32::text[], $33::integer[],
+        $34::text[]) AS s (shape, step_index, step_id, step_type, service, priority, protocol_id)
+        LEFT JOIN sprag.protocol p ON p.protocol_id = s.protocol_id
 ), begun AS (
     SELECT c.job_id, c.now, c.priority + s.priority AS priority, s.step_index, s.step_id,
         s.step_type, s.service, ($26::bigint[])[c.n] AS not_before, ($27::boolean[])[c.n] AS enter
-    FROM numbered c JOIN unnest($28::integer[], $29::integer[], $30::text[], $31::text[], $32::text[],
-        $33::integer[]) AS s (shape, step_index, step_id, step_type, service, priority)
-        ON s.shape = ($25::integer[])[c.n]
+    FROM numbered c JOIN steps s ON s.shape = ($25::integer[])[c.n]
 ), attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, attempt_no, state, version, ledger, owner, ready_at,
         timer_at, created_at, updated_at, priority, step_id, step_type, service)

@@ -85,13 +85,11 @@ async fn take_over_in(
 /// Activations whose time has come are made claimable; the rest is returned.
 pub(super) async fn due(pools: &Pools, engine: EngineNo, limit: u32) -> Answer<Due> {
     let limit = i64::from(limit);
-    let promote = with_held(include_str!("../../sql/postgres/promote_due.sql"));
-    let promoted = pools.run(&promote, &[&engine.0, &pools.test_now(), &AGEING_MS, &limit]).await?;
-    if promoted.is_empty() {
-        pools.expect_alive(engine).await?;
-    }
-    let now = pools.run("SELECT sprag.now_ms($1)", &[&pools.test_now()]).await?;
-    let now: i64 = now.first().map_or(Ok(0), |row| get(row, 0))?;
+    let promote = include_str!("../../sql/postgres/promote_due.sql");
+    let promoted = pools.run(promote, &[&engine.0, &pools.test_now(), &AGEING_MS, &limit]).await?;
+    let now = "SELECT sprag.now_ms($2) FROM sprag.engine WHERE engine_no = $1 AND dead = 0";
+    let now = pools.run(now, &[&engine.0, &pools.test_now()]).await?;
+    let now: i64 = get(now.first().ok_or(StoreError::Fenced)?, 0)?;
     let sql = with_held(
         "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
          WHERE a.timer_at <= $1 ORDER BY a.timer_at, a.job_id, a.step_index LIMIT $2",

@@ -59,8 +59,8 @@ pub(super) async fn submit(
     if created.len() < jobs.len() {
         answer_known(pools, jobs, &mut answers).await?;
     }
-    let unknown = || StoreError::Poison("a job names a protocol that nobody has put".to_owned());
-    answers.into_iter().map(|answer| answer.ok_or_else(unknown)).collect()
+    let gone = || StoreError::Unavailable("a job went away while it was looked at".to_owned());
+    answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect()
 }
 
 /// Fills in what was not created, as the kernel decides about the job that has the key.
@@ -101,18 +101,21 @@ struct Beginnings {
     shape: Vec<i32>,
     not_before: Vec<i64>,
     enter: Vec<bool>,
-    shapes: Vec<Arc<[NewStep]>>,
+    /// Every different list of steps, with the protocol that it belongs to.
+    shapes: Vec<(String, Arc<[NewStep]>)>,
 }
 
 impl Beginnings {
     fn of(jobs: &[NewJob]) -> Self {
         let mut sorted: Vec<&NewJob> = jobs.iter().collect();
         sorted.sort_by_key(|job| job.facts.job_id);
-        let mut shapes: Vec<Arc<[NewStep]>> = Vec::new();
+        let mut shapes: Vec<(String, Arc<[NewStep]>)> = Vec::new();
         let shape = sorted.iter().map(|job| {
-            let known = shapes.iter().position(|steps| Arc::ptr_eq(steps, &job.steps));
-            known.unwrap_or_else(|| {
-                shapes.push(job.steps.clone());
+            let id = &job.facts.protocol_id;
+            let is_known =
+                |(known, steps): &(String, _)| known == id && Arc::ptr_eq(steps, &job.steps);
+            shapes.iter().position(is_known).unwrap_or_else(|| {
+                shapes.push((id.clone(), job.steps.clone()));
                 shapes.len() - 1
             })
         });
@@ -129,14 +132,14 @@ impl Beginnings {
         }
     }
 
-    /// Every step of every shape, with the number of its shape.
-    fn steps(&self) -> Vec<(i32, i32, &NewStep)> {
+    /// Every step of every shape, with the number and the protocol of its shape.
+    fn steps(&self) -> Vec<(i32, &str, i32, &NewStep)> {
         let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let shapes = self.shapes.iter().enumerate();
         shapes
-            .flat_map(|(shape, steps)| {
+            .flat_map(|(shape, (protocol_id, steps))| {
                 let steps = steps.iter().enumerate();
-                steps.map(move |(index, step)| (small(shape), small(index), step))
+                steps.map(move |(n, step)| (small(shape), protocol_id.as_str(), small(n), step))
             })
             .collect()
     }
@@ -185,11 +188,12 @@ async fn insert(pools: &Pools, engine: EngineNo, jobs: &[NewJob]) -> Answer<Hash
                 &begin.not_before,
                 &begin.enter,
                 &steps.iter().map(|(shape, ..)| *shape).collect::<Vec<_>>(),
-                &steps.iter().map(|(_, index, _)| *index).collect::<Vec<_>>(),
+                &steps.iter().map(|(_, _, index, _)| *index).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| step.step_id.as_str()).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| step.step_type.as_str()).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| step.service.as_str()).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
+                &steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
             ],
         )
         .await?;

@@ -146,7 +146,6 @@ on_both_stores! {
         play.dispatch(&mut held).await;
         let mut next = play.attempts(job_id).await.remove(1);
         next.row.ledger = next.row.ledger.enter_leg1().unwrap();
-        let mut held = held;
         held.key = AttemptKey { step_index: 1, ..held.key };
         held.attempt = next.row;
         let refusal = play.dispatch_write(&mut held).unwrap_err();

@@ -413,9 +413,10 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
                 *slot = None;
             }
         }
-        match running.iter().all(Option::is_none) {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
+        if running.iter().all(Option::is_none) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
         }
     })
     .await;

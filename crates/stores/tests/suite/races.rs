@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sprag_engine::store::{EndOutcome, FinishOutcome, Store};
+use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, Store};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{JobState, StepState};
 
@@ -112,14 +112,13 @@ on_both_stores! {
             };
             let (cancelled, dispatched) = tokio::join!(play.cancel(job_id), dispatch);
             assert_eq!(cancelled.unwrap(), JobState::Cancelling);
-            use sprag_engine::store::DispatchOutcome::{Cancelling, Done, Gone};
             match dispatched {
-                Done { version } => {
+                DispatchOutcome::Done { version } => {
                     held.attempt.version = version;
                     play.report(&mut held, Report::Succeeded).await;
                     play.finish(&held).await;
                 }
-                Cancelling | Gone => {
+                DispatchOutcome::Cancelling | DispatchOutcome::Gone => {
                     let held = play.refuse_leg1(job_id).await;
                     play.finish(&held).await;
                 }
