@@ -82,6 +82,7 @@ pub fn dispatch(
         job_to: walk.job.state,
         ledger: walk.attempt.ledger,
         changes: walk.changes.0,
+        repeats: false,
     })
 }
 
@@ -156,6 +157,7 @@ pub fn end(
         ledger: entered.ledger,
         output,
         error,
+        repeats: false,
     }
 }
 
@@ -166,7 +168,8 @@ pub fn finish(held: &Held, policy: &RetryPolicy, enter_next: bool) -> Result<Fin
     // A `cancel` message exists only in a job that is being cancelled, and so it stays.
     let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
     let open = if is_cancel { cancelling.clone() } else { finish_plan(&held.job, held, policy)? };
-    Ok(FinishWrite { key: held.key, version: held.attempt.version, open, cancelling, enter_next })
+    let (key, version) = (held.key, held.attempt.version);
+    Ok(FinishWrite { key, version, open, cancelling, enter_next, repeats: false })
 }
 
 /// What the kernel decides for the job in this state, closing and not closing.

@@ -167,6 +167,9 @@ pub struct DispatchWrite {
     pub ledger: ActivityLedger,
     /// What the event row says.
     pub changes: String,
+    /// Whether the outcome of this very write was lost: then it may be committed already, and is
+    /// answered as the first time.
+    pub repeats: bool,
 }
 
 /// What became of the work of Leg1.
@@ -200,6 +203,8 @@ pub struct EndWrite {
     pub output: Option<String>,
     /// Why it failed.
     pub error: Option<AttemptError>,
+    /// Whether the outcome of this very write was lost.
+    pub repeats: bool,
 }
 
 /// Why an attempt failed.
@@ -236,6 +241,8 @@ pub struct FinishWrite {
     pub cancelling: FinishPlan,
     /// Whether this engine has a slot for the next step and enters its Leg1 in the same commit.
     pub enter_next: bool,
+    /// Whether the outcome of this very write was lost.
+    pub repeats: bool,
 }
 
 /// What Steps 1 to 3 write, for one state of the job.

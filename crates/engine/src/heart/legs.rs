@@ -16,7 +16,8 @@ use crate::directive::{Directive, Failure};
 use crate::ids::AttemptKey;
 use crate::plan;
 use crate::store::{
-    Answer, AttemptError, DispatchOutcome, EndOutcome, FinishOutcome, Held, Store, StoreError,
+    Answer, AttemptError, DispatchOutcome, EndOutcome, FinishOutcome, FinishWrite, Held, Store,
+    StoreError,
 };
 use crate::worker::Context;
 
@@ -75,12 +76,15 @@ impl<S: Store> Heart<S> {
 
     fn dispatch_failed(
         &mut self,
-        group: Vec<Dispatching>,
+        mut group: Vec<Dispatching>,
         error: StoreError,
     ) -> Result<(), StoreError> {
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
+                for write in group.iter_mut().filter_map(|dispatching| dispatching.write.as_mut()) {
+                    write.repeats = true;
+                }
                 self.dispatches.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -204,10 +208,13 @@ impl<S: Store> Heart<S> {
         Ok(())
     }
 
-    fn end_failed(&mut self, group: Vec<Ending>, error: StoreError) -> Result<(), StoreError> {
+    fn end_failed(&mut self, mut group: Vec<Ending>, error: StoreError) -> Result<(), StoreError> {
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
+                for ending in &mut group {
+                    ending.write.repeats = true;
+                }
                 self.ends.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -235,7 +242,7 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn finish_later(&mut self, held: Held, output: Option<String>) {
-        self.finishes.push(Finishing { held, output, enter_next: false });
+        self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
     }
 
     pub(super) fn finish(&mut self) {
@@ -249,7 +256,7 @@ impl<S: Store> Heart<S> {
             let write =
                 plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
                     .expect("a message that has entered can be finished");
-            writes.push(write);
+            writes.push(FinishWrite { repeats: finishing.repeats, ..write });
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
@@ -276,7 +283,7 @@ impl<S: Store> Heart<S> {
 
     fn finish_failed(
         &mut self,
-        group: Vec<Finishing>,
+        mut group: Vec<Finishing>,
         error: StoreError,
     ) -> Result<(), StoreError> {
         for finishing in group.iter().filter(|finishing| finishing.enter_next) {
@@ -286,6 +293,9 @@ impl<S: Store> Heart<S> {
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
+                for finishing in &mut group {
+                    finishing.repeats = true;
+                }
                 self.finishes.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -302,7 +312,7 @@ impl<S: Store> Heart<S> {
 
     fn finished_one(
         &mut self,
-        Finishing { held, output, enter_next }: Finishing,
+        Finishing { held, output, enter_next, .. }: Finishing,
         outcome: FinishOutcome,
     ) -> Result<(), Refusal> {
         if let FinishOutcome::Done { job_version, entered_next: true, .. } = outcome {

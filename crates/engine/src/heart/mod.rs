@@ -94,6 +94,7 @@ struct Finishing {
     held: Held,
     output: Option<String>,
     enter_next: bool,
+    repeats: bool,
 }
 
 /// Why an attempt came from the store.

@@ -30,11 +30,9 @@ pub(super) async fn amend<T>(
     let mut client = pools.engine().await?;
     for _ in 0..LOOKS {
         let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        // Locked first, as a takeover does it. A dead engine may look, but not write.
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
-        if alive.is_none() {
-            return Err(StoreError::Fenced);
-        }
         let locked = match lock(&tx, job_id, step_index).await {
             Ok(locked) => locked,
             Err(error) if repeats.again(&error) => continue,
@@ -53,6 +51,7 @@ pub(super) async fn amend<T>(
         let (amendment, answer) = match decide(&before, now.cast_unsigned()) {
             Err(refusal) => return Ok(Some(Err(refusal))),
             Ok((None, answer)) => return Ok(Some(Ok(answer))),
+            Ok((Some(_), _)) if alive.is_none() => return Err(StoreError::Fenced),
             Ok((Some(amendment), answer)) => (amendment, answer),
         };
         let written = match write(&tx, engine, (&before, &amendment), now).await {

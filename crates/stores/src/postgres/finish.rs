@@ -70,7 +70,7 @@ pub(super) async fn finish(
             entered_next: get(row, 3)?,
         };
     }
-    if outcomes.contains(&FinishOutcome::Gone) {
+    if writes.iter().any(|write| write.repeats) {
         tell_repeated(pools, engine, writes, &mut outcomes).await?;
     }
     Ok(outcomes)
@@ -85,7 +85,7 @@ async fn tell_repeated(
 ) -> Answer<()> {
     let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
     for (write, outcome) in writes.iter().zip(outcomes) {
-        let repeated = repeat::finished(now.get(&write.key).copied(), write);
+        let repeated = write.repeats && repeat::finished(now.get(&write.key).copied(), write);
         if *outcome == FinishOutcome::Gone && repeated {
             let sql = include_str!("../../sql/postgres/finished.sql");
             let key = &write.key;

@@ -51,7 +51,9 @@ pub(super) async fn dispatch(
         pools.expect_alive(engine).await?;
     }
     if outcomes.contains(&DispatchOutcome::Gone) {
-        tell_repeated(pools, writes, &mut outcomes).await?;
+        if writes.iter().any(|write| write.repeats) {
+            tell_repeated(pools, writes, &mut outcomes).await?;
+        }
         tell_cancelling(pools, writes, &mut outcomes).await?;
     }
     Ok(outcomes)
@@ -129,7 +131,7 @@ async fn tell_repeated(
 ) -> Answer<()> {
     let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
     for (write, outcome) in writes.iter().zip(outcomes) {
-        if *outcome == DispatchOutcome::Gone {
+        if write.repeats && *outcome == DispatchOutcome::Gone {
             *outcome = repeat::dispatched(now.get(&write.key).copied(), write);
         }
     }
@@ -220,10 +222,10 @@ pub(super) async fn end(
         let (place, _) = slice[ordinal(get(row, 0)?)];
         outcomes[place] = EndOutcome::Entered { version: unsigned_long(row, 1)? };
     }
-    if outcomes.contains(&EndOutcome::Stale) {
+    if writes.iter().any(|write| write.repeats) {
         let now = attempts_now(pools, writes.iter().map(|write| &write.key)).await?;
         for (write, outcome) in writes.iter().zip(&mut outcomes) {
-            if *outcome == EndOutcome::Stale {
+            if write.repeats && *outcome == EndOutcome::Stale {
                 *outcome = repeat::ended(now.get(&write.key).copied(), write);
             }
         }

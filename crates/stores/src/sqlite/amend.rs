@@ -21,12 +21,12 @@ pub(super) fn amend<T>(
     (job_id, step_index): (JobId, Option<u32>),
     decide: &mut Decide<T>,
 ) -> Answer<Option<Result<T, Refusal>>> {
-    expect_alive(tx, engine)?;
     let Some(before) = newest(tx, job_id, step_index)? else { return Ok(None) };
     match decide(&before, tx.now.cast_unsigned()) {
         Err(refusal) => Ok(Some(Err(refusal))),
         Ok((None, answer)) => Ok(Some(Ok(answer))),
         Ok((Some(amendment), answer)) => {
+            expect_alive(tx, engine)?;
             write(tx, engine, &before, &amendment)?;
             Ok(Some(Ok(answer)))
         }

@@ -123,6 +123,9 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
             ])
         })
         .map_err(|error| failed(&error))?;
+    if written == 0 && !write.repeats {
+        return Ok(DispatchOutcome::Gone);
+    }
     if written == 0 {
         return Ok(repeat::dispatched(attempt_now(tx, key)?, write));
     }
@@ -238,6 +241,9 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
         })
         .map_err(|error| failed(&error))?;
     crash_point("end.after_attempt");
+    if entered == 0 && !write.repeats {
+        return Ok(EndOutcome::Stale);
+    }
     if entered == 0 {
         return Ok(repeat::ended(attempt_now(tx, key)?, write));
     }
@@ -304,7 +310,7 @@ fn repeated_finish(
     write: &FinishWrite,
     job: &JobNow,
 ) -> Answer<FinishOutcome> {
-    if !repeat::finished(attempt_now(tx, &write.key)?, write) {
+    if !write.repeats || !repeat::finished(attempt_now(tx, &write.key)?, write) {
         return Ok(FinishOutcome::Gone);
     }
     let next = AttemptKey { step_index: write.key.step_index + 1, attempt_no: 1, ..write.key };

@@ -51,6 +51,13 @@ impl SqliteStore {
         Ok(Self { writer: writer::Writer::start(connection, clock), lock: None })
     }
 
+    /// Opens a store to look at it, with a time that a test owns.
+    pub fn look_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
+        let (connection, _) = open::open(path, Durability::Process)?;
+        let writer = writer::Writer::start(connection, clock::Clock::Test(clock));
+        Ok(Self { writer, lock: None })
+    }
+
     /// Opens a store whose time a test owns.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
         let lock = Some(open::own(path)?);

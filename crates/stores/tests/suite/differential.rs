@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::plan;
 use sprag_engine::store::{
     Answer, DispatchWrite, EndWrite, FinishWrite, Held, NewJob, Store, StoreError,
 };
@@ -81,8 +82,8 @@ enum Command {
     Dispatch(EngineNo, Vec<DispatchWrite>),
     End(EngineNo, Vec<EndWrite>),
     Finish(EngineNo, Vec<FinishWrite>),
-    Cancel(JobId),
-    RefuseLeg1(JobId),
+    Cancel(EngineNo, JobId),
+    RefuseLeg1(EngineNo, JobId),
     Read(JobId),
 }
 
@@ -109,8 +110,14 @@ async fn run<W: World>(play: &Play<W>, command: Command) -> String {
         Command::Dispatch(engine, writes) => told(store.dispatch(engine, writes).await),
         Command::End(engine, writes) => told(store.end(engine, writes).await),
         Command::Finish(engine, writes) => told(store.finish(engine, writes).await),
-        Command::Cancel(job_id) => format!("{:?}", play.cancel(job_id).await),
-        Command::RefuseLeg1(job_id) => format!("{:?}", play.refuse_leg1(job_id).await),
+        Command::Cancel(engine, job_id) => {
+            let decide = |held: &Held, _| plan::cancel(held, None);
+            told(store.amend(engine, job_id, None, Box::new(decide)).await)
+        }
+        Command::RefuseLeg1(engine, job_id) => {
+            let decide = |held: &Held, _| plan::cancel_in_leg1(held);
+            told(store.amend(engine, job_id, None, Box::new(decide)).await)
+        }
         Command::Read(job_id) => {
             let (job, attempts, events) =
                 tokio::join!(store.job(job_id), store.attempts(job_id), store.events(job_id));
@@ -230,8 +237,8 @@ impl Both {
             | Command::Due(_)
             | Command::PutProtocol(_)
             | Command::Claim(..)
-            | Command::Cancel(_)
-            | Command::RefuseLeg1(_)
+            | Command::Cancel(..)
+            | Command::RefuseLeg1(..)
             | Command::Read(_) => {}
         }
     }
@@ -259,7 +266,7 @@ impl Both {
             5 => Some(Command::PutProtocol(["one", "one", "two"][self.dice.roll(3)])),
             6..=9 => Some(Command::Submit(engine, self.new_jobs())),
             10..=15 => Some(Command::Claim(engine, 1 + u32::try_from(self.dice.roll(3)).unwrap())),
-            16 | 17 => self.dice.pick(&self.jobs).map(Command::Cancel),
+            16 | 17 => self.dice.pick(&self.jobs).map(|job_id| Command::Cancel(engine, job_id)),
             18 | 19 => self.dice.pick(&self.jobs).map(Command::Read),
             20 | 21 => self.dice.pick(&self.old),
             _ => self.move_on(engine).await,
@@ -322,7 +329,7 @@ impl Both {
 
     fn leg1(&mut self, engine: EngineNo, held: &mut Held) -> Option<Command> {
         if held.job.state == JobState::Cancelling && self.dice.roll(2) == 0 {
-            return Some(Command::RefuseLeg1(held.key.job_id));
+            return Some(Command::RefuseLeg1(engine, held.key.job_id));
         }
         if held.job.state == JobState::Cancelling {
             // As an engine that has not heard of the cancel.

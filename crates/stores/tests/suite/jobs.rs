@@ -318,9 +318,9 @@ on_both_stores! {
         assert_eq!(refused.unwrap_err().code(), Code::NotYet);
         let now = play.amend(job_id, None, |_, now| Ok((None, now))).await.unwrap();
         assert_eq!((now, play.job(job_id).await.row.version), (NOW, 1));
-        let nobody = play.store().amend(sprag_engine::ids::JobId::new(), None, Box::new(|_, _| Ok((None, ()))));
+        let nobody = play.store().amend(play.engine, sprag_engine::ids::JobId::new(), None, Box::new(|_, _| Ok((None, ()))));
         assert!(nobody.await.unwrap().is_none(), "T10: no such job");
-        let no_step = play.store().amend(job_id, Some(7), Box::new(|_, _| Ok((None, ()))));
+        let no_step = play.store().amend(play.engine, job_id, Some(7), Box::new(|_, _| Ok((None, ()))));
         assert!(no_step.await.unwrap().is_none(), "T10: no such step");
     }
 

@@ -12,7 +12,6 @@ use sprag_engine::store::{
     Submitted, Timer, Wish,
 };
 use sprag_kernel::decide::callback::{self, Ack, Report};
-use sprag_kernel::decide::cancel::{self, Begin, Cancel};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
 use sprag_kernel::decide::rows::{EndingKind, Fence, LeaseId, Terms};
 use sprag_kernel::keys::{Hash, Mode, route};
@@ -121,7 +120,7 @@ impl<W: World> Play<W> {
     /// The newest attempt of the current step.
     pub async fn held(&self, job_id: JobId) -> Held {
         let look = Box::new(|held: &Held, _| Ok((None, held.clone())));
-        self.store().amend(job_id, None, look).await.unwrap().unwrap().unwrap()
+        self.store().amend(self.engine, job_id, None, look).await.unwrap().unwrap().unwrap()
     }
 
     /// Activity ledger and GUID ledger of an attempt, with fifteen digits, read past the store.
@@ -213,6 +212,7 @@ impl<W: World> Play<W> {
             job_to: decided.job.map_or(held.job.state, |job| job.to()),
             ledger: decided.ledger,
             changes: format!("{}S{}>{} ", job.unwrap_or_default(), step.0, step.1),
+            repeats: false,
         };
         self.dispatch_as(self.engine, write).await.unwrap()
     }
@@ -224,7 +224,11 @@ impl<W: World> Play<W> {
         step_index: Option<u32>,
         decide: impl FnMut(&Held, u64) -> Result<(Option<Amendment>, T), Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        self.store().amend(job_id, step_index, Box::new(decide)).await.unwrap().unwrap()
+        self.store()
+            .amend(self.engine, job_id, step_index, Box::new(decide))
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// The transport takes the directive.
@@ -341,62 +345,16 @@ impl<W: World> Play<W> {
 
     // Cancel.
 
-    /// Somebody asks to stop the job. Only for attempts that are not in the outbox.
+    /// Somebody asks to stop the job.
     pub async fn cancel(&self, job_id: JobId) -> Result<JobState, Refusal> {
-        self.amend(job_id, None, |held, _| {
-            let (job, timer) = match cancel::cancel(&held.job, &held.attempt, None)? {
-                Cancel::NoOp(state) => return Ok((None, state)),
-                Cancel::Begin { job, attempt: Begin::MakeDue } => {
-                    // An activation that an engine has entered stays with it.
-                    let is_entered = held.attempt.ledger.leg1_entries() > 0;
-                    (job, if is_entered { Timer::Keep } else { Timer::Ready })
-                }
-                Cancel::Begin { job, attempt: Begin::Wait } => (job, Timer::Keep),
-                Cancel::Begin { attempt: Begin::CloseUnpublished { .. }, .. } => {
-                    unreachable!("no play cancels what waits in the outbox")
-                }
-            };
-            let amendment = Amendment {
-                job_to: job.to(),
-                attempt: held.attempt,
-                timer,
-                output: None,
-                error: None,
-                changes: format!("J{}>{} ", job.from().code(), job.to().code()),
-            };
-            Ok((Some(amendment), job.to()))
-        })
-        .await
+        let decide = |held: &Held, _| plan::cancel(held, None);
+        self.amend(job_id, None, decide).await.map(|(state, _)| state)
     }
 
     /// Leg1 finds that the job is being cancelled: a `cancel` message instead of a directive.
     pub async fn refuse_leg1(&self, job_id: JobId) -> Held {
-        let policy = self.policy.clone();
-        self.amend(job_id, None, move |held, _| {
-            let lease = policy.lease(LeaseId(0), 0);
-            let Leg1::Cancelled { ledger, ending } =
-                leg1::dispatch(&held.job, &held.attempt, lease)?
-            else {
-                unreachable!("the job is being cancelled")
-            };
-            let mut attempt = held.attempt;
-            attempt.ledger = ledger;
-            attempt.ending = Some(ending);
-            let amendment = Amendment {
-                job_to: held.job.state,
-                attempt,
-                timer: Timer::Clear,
-                output: None,
-                error: None,
-                changes: String::new(),
-            };
-            let mut after = held.clone();
-            after.attempt = attempt;
-            after.attempt.version += 1;
-            Ok((Some(amendment), after))
-        })
-        .await
-        .unwrap()
+        let decide = |held: &Held, _| plan::cancel_in_leg1(held);
+        self.amend(job_id, None, decide).await.unwrap().expect("the job is being cancelled")
     }
 }
 

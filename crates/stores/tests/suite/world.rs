@@ -59,7 +59,7 @@ impl World for Sqlite {
     }
 
     async fn reopen(&self) -> Answer<SqliteStore> {
-        SqliteStore::open_with_clock(&self.folder.path().join("s.db"), self.clock.clone())
+        SqliteStore::look_with_clock(&self.folder.path().join("s.db"), self.clock.clone())
     }
 
     async fn query(&self, sql: &str) -> Result<Rows, String> {
