@@ -4,13 +4,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use sprag_engine::explain::explain;
 use sprag_engine::ids::JobId;
-use sprag_engine::store::{AttemptView, EventView, JobFilter, JobView, Store};
+use sprag_engine::store::{AttemptView, EventView, JobFilter, JobView};
 use sprag_kernel::{Code, JobState, Refusal, State};
-use sprag_stores::sqlite::SqliteStore;
 
-use super::block_on;
 use crate::output::{Failure, Output};
-use crate::stores;
+use crate::stores::Looking;
 
 /// Arguments of `sprag job`.
 #[derive(Debug, Args)]
@@ -33,7 +31,7 @@ enum JobCommand {
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// The store, such as sqlite:sprag.db.
+    /// The store: sqlite:FILE or postgres://...
     #[arg(long, value_name = "URL")]
     store: String,
     /// Only of this tenant.
@@ -54,7 +52,7 @@ struct ListArgs {
 struct OneArgs {
     /// The job.
     job_id: String,
-    /// The store, such as sqlite:sprag.db.
+    /// The store: sqlite:FILE or postgres://...
     #[arg(long, value_name = "URL")]
     store: String,
 }
@@ -115,14 +113,14 @@ pub fn run(args: &JobArgs, output: &mut Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: &mut Output) -> Result<(), Failure> {
-    let store = stores::look(&args.store)?;
+    let store = Looking::open(&args.store)?;
     let filter = JobFilter {
         tenant_id: args.tenant.clone(),
         state: args.state,
         before: args.before.as_deref().map(str::parse).transpose()?,
         limit: args.limit,
     };
-    let jobs = block_on(store.jobs(filter)).map_err(stores::refusal)?;
+    let jobs = store.jobs(filter)?;
     if output.is_json() {
         #[derive(Serialize)]
         struct List<'a> {
@@ -148,12 +146,12 @@ fn list(args: &ListArgs, output: &mut Output) -> Result<(), Failure> {
 }
 
 /// A job and its attempts, or the refusal that there is none.
-fn find(store: &SqliteStore, job_id: &str) -> Result<(JobView, Vec<AttemptView>), Refusal> {
+fn find(store: &Looking, job_id: &str) -> Result<(JobView, Vec<AttemptView>), Refusal> {
     let job_id: JobId = job_id.parse()?;
-    let job = block_on(store.job(job_id)).map_err(stores::refusal)?;
+    let job = store.job(job_id)?;
     let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
     let job = job.ok_or_else(unknown)?;
-    Ok((job, block_on(store.attempts(job_id)).map_err(stores::refusal)?))
+    Ok((job, store.attempts(job_id)?))
 }
 
 fn shape<'a>(job: &'a JobView, attempts: &'a [AttemptView]) -> JobShape<'a> {
@@ -194,7 +192,7 @@ fn step_shape(attempt: &AttemptView) -> StepShape<'_> {
 }
 
 fn show(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
-    let (job, attempts) = find(&stores::look(&args.store)?, &args.job_id)?;
+    let (job, attempts) = find(&Looking::open(&args.store)?, &args.job_id)?;
     if output.is_json() {
         return output.json(&shape(&job, &attempts));
     }
@@ -222,9 +220,9 @@ fn show(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
 }
 
 fn explanation(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
-    let store = stores::look(&args.store)?;
+    let store = Looking::open(&args.store)?;
     let (job, attempts) = find(&store, &args.job_id)?;
-    let now = block_on(store.now()).map_err(stores::refusal)?;
+    let now = store.now()?;
     let explained = explain(&job, &attempts, now);
     if output.is_json() {
         return output.json(&explained);
@@ -236,9 +234,9 @@ fn explanation(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
 }
 
 fn events(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
-    let store = stores::look(&args.store)?;
+    let store = Looking::open(&args.store)?;
     let (job, _) = find(&store, &args.job_id)?;
-    let events = block_on(store.events(job.facts.job_id)).map_err(stores::refusal)?;
+    let events = store.events(job.facts.job_id)?;
     for event in &events {
         event_lines(event, output)?;
     }

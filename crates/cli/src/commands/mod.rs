@@ -26,11 +26,3 @@ fn read_all(source: impl Read, what: &str, limit: u64) -> Result<Vec<u8>, Refusa
     }
     Ok(bytes)
 }
-
-/// Waits for a store, on this thread.
-fn block_on<T>(answer: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime can be made")
-        .block_on(answer)
-}

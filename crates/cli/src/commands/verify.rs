@@ -2,11 +2,11 @@
 
 use clap::Args;
 use serde::Serialize;
-use sprag_engine::store::{Check, Store};
+use sprag_engine::store::Check;
 use sprag_kernel::{Code, Refusal};
 
 use crate::output::{Failure, Output};
-use crate::stores;
+use crate::stores::Looking;
 
 /// How many violations of one check are printed for people.
 const SHOWN: usize = 10;
@@ -17,9 +17,10 @@ const SHOWN: usize = 10;
 Works beside running engines: all checks see one snapshot. Exit 1 if any is broken.
 
 Example:
-  sprag verify --store sqlite:sprag.db")]
+  sprag verify --store sqlite:sprag.db
+  sprag verify --store postgres://localhost/sprag --json")]
 pub struct VerifyArgs {
-    /// The store, such as sqlite:sprag.db.
+    /// The store: sqlite:FILE or postgres://...
     #[arg(long, value_name = "URL")]
     store: String,
 }
@@ -44,8 +45,7 @@ struct Broken<'a> {
 
 /// Runs `sprag verify`.
 pub fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure> {
-    let store = stores::look(&args.store)?;
-    let checks = super::block_on(store.audit()).map_err(stores::refusal)?;
+    let checks = Looking::open(&args.store)?.audit()?;
     let broken: usize = checks.iter().map(|check| check.violations.len()).sum();
     if output.is_json() {
         output.json(&report(&checks))?;

@@ -4,6 +4,7 @@
 
 mod canon;
 mod docs;
+mod job;
 mod ledger;
 mod machines;
 mod map;

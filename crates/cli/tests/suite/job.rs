@@ -1,0 +1,142 @@
+//! `sprag job` and `sprag verify` on a store that an engine has worked on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sprag_engine::directive::Failure;
+use sprag_engine::engine::EngineBuilder;
+use sprag_engine::protocol::Protocol;
+use sprag_engine::store::Store;
+use sprag_engine::worker::Handler;
+use sprag_kernel::State;
+use sprag_stores::sqlite::{Durability, SqliteStore};
+use tempfile::TempDir;
+
+use super::sprag;
+
+/// A store with one job that succeeded, one that failed, and one that nobody serves.
+struct Books {
+    folder: TempDir,
+    ids: [String; 3],
+}
+
+impl Books {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("books.db")
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.path().display())
+    }
+}
+
+fn books() -> Books {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ids = runtime.block_on(work(&folder.path().join("books.db")));
+    Books { folder, ids }
+}
+
+async fn work(path: &Path) -> [String; 3] {
+    let handler = Handler::new(|input: serde_json::Value, _, _| async move {
+        if input["n"] == 1 { Err(Failure::fatal("BAD_PAGE", "page 1 is bad")) } else { Ok("done") }
+    });
+    let engine = EngineBuilder::new(SqliteStore::open(path, Durability::Process).unwrap())
+        .protocol(Protocol::new("pages.v1", "PAGES").step("read", "reader"))
+        .protocol(Protocol::new("prints.v1", "PRINTS").step("print", "printer"))
+        .service("reader", 2, handler)
+        .start()
+        .await
+        .unwrap();
+    let mut ids = Vec::new();
+    for (n, request_type) in [(0, "PAGES"), (1, "PAGES"), (2, "PRINTS")] {
+        let envelope = serde_json::json!({
+            "tenant_id": "t1", "request_type": request_type, "schema_version": "1",
+            "input_ref": "in", "output_ref": "out", "payload": {"n": n},
+        });
+        let job_id = engine.submit(envelope.to_string().as_bytes()).await.unwrap().job_id;
+        ids.push(job_id.to_string());
+        while n < 2 && !engine.store().job(job_id).await.unwrap().unwrap().row.state.is_terminal() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    engine.shutdown(Duration::from_secs(5)).await.unwrap();
+    ids.try_into().unwrap()
+}
+
+#[test]
+fn list_shows_the_newest_first_and_filters_by_state() {
+    let books = books();
+    let all = sprag(&["job", "list", "--store", &books.url(), "--json"], "").json();
+    let states: Vec<_> = all["items"].as_array().unwrap().iter().map(|j| &j["state"]).collect();
+    assert_eq!(states, ["QUEUED", "FAILED_FINAL", "SUCCEEDED"]);
+    let args = ["job", "list", "--store", &books.url(), "--state", "QUEUED", "--json"];
+    assert_eq!(sprag(&args, "").json()["items"][0]["jobId"], books.ids[2]);
+    let args = ["job", "list", "--store", &books.url(), "--limit", "1", "--json"];
+    assert_eq!(sprag(&args, "").json()["next"], books.ids[2], "more to come");
+}
+
+#[test]
+fn show_has_the_job_with_its_steps_and_digits() {
+    let books = books();
+    let job = sprag(&["job", "show", &books.ids[0], "--store", &books.url(), "--json"], "").json();
+    assert_eq!((&job["state"], &job["semaphore"]), (&"SUCCEEDED".into(), &0.into()));
+    let step = &job["steps"][0];
+    assert_eq!(step["ledger"], "001111100000001");
+    assert_eq!(step["guid"], "000111100000001");
+    assert_eq!(step["output"], "done");
+}
+
+#[test]
+fn explain_says_why_a_job_failed_and_what_holds_one_that_waits() {
+    let books = books();
+    let failed = sprag(&["job", "explain", &books.ids[1], "--store", &books.url()], "");
+    assert!(
+        failed.stdout.contains("failed for good (BAD_PAGE: page 1 is bad)"),
+        "{}",
+        failed.stdout
+    );
+    let waits = sprag(&["job", "explain", &books.ids[2], "--store", &books.url()], "");
+    let why = "step print of service printer is in the queue and nobody has claimed it";
+    assert!(waits.stdout.contains(why), "{}", waits.stdout);
+}
+
+#[test]
+fn events_are_numbered_from_1() {
+    let books = books();
+    let said = sprag(&["job", "events", &books.ids[0], "--store", &books.url(), "--json"], "");
+    let events: Vec<serde_json::Value> =
+        said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<_> = events.iter().map(|event| event["n"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+}
+
+#[test]
+fn verify_is_content_with_the_engines_work_and_not_with_an_edited_store() {
+    let books = books();
+    let clean = sprag(&["verify", "--store", &books.url(), "--json"], "");
+    assert_eq!((clean.code, &clean.json()["ok"]), (0, &true.into()));
+
+    let edit = rusqlite::Connection::open(books.path()).unwrap();
+    edit.execute("UPDATE attempt SET guid = guid - 100000000000 WHERE state = 4", []).unwrap();
+    let broken = sprag(&["verify", "--store", &books.url(), "--json"], "");
+    assert_eq!((broken.code, &broken.json()["ok"]), (1, &false.into()));
+    let violated: Vec<_> = broken.json()["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| !check["violations"].as_array().unwrap().is_empty())
+        .map(|check| check["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(violated.contains(&"04_not_exactly_one_closing_message".to_owned()), "{violated:?}");
+}
+
+#[test]
+fn unknown_jobs_and_stores_are_refused() {
+    let books = books();
+    sprag(&["job", "show", "nonsense", "--store", &books.url()], "").refused("JOB_UNKNOWN");
+    let other = "01a1e170-a091-711c-9b51-cbe48e0b906f";
+    sprag(&["job", "show", other, "--store", &books.url()], "").refused("JOB_UNKNOWN");
+    sprag(&["verify", "--store", "sqlite:no-such-file"], "").refused("INPUT_UNREADABLE");
+    sprag(&["verify", "--store", "oracle:x"], "").refused("STORE_URL_INVALID");
+}
