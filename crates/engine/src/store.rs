@@ -580,6 +580,9 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs, the newest first.
     fn jobs(&self, filter: JobFilter) -> impl Future<Output = Answer<Vec<JobView>>> + Send;
 
+    /// How many jobs are open.
+    fn open_jobs(&self) -> impl Future<Output = Answer<u64>> + Send;
+
     /// Every invariant, in one snapshot.
     fn audit(&self) -> impl Future<Output = Answer<Vec<Check>>> + Send;
 }

@@ -50,11 +50,6 @@ impl PostgresStore {
     pub async fn open_with_clock(options: &PostgresOptions, clock: TestClock) -> Answer<Self> {
         open::open(options, Some(clock)).await.map(|pools| Self { pools })
     }
-
-    /// How many jobs are open.
-    pub async fn open_jobs(&self) -> Answer<u64> {
-        read::count_open(&self.pools).await
-    }
 }
 
 impl Store for PostgresStore {
@@ -150,6 +145,10 @@ impl Store for PostgresStore {
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
         read::jobs(&self.pools, &filter).await
+    }
+
+    async fn open_jobs(&self) -> Answer<u64> {
+        read::count_open(&self.pools).await
     }
 
     async fn audit(&self) -> Answer<Vec<Check>> {

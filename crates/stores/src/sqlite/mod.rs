@@ -168,14 +168,11 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| read::jobs(tx, &filter)).await
     }
 
+    async fn open_jobs(&self) -> Answer<u64> {
+        self.writer.run(read::count_open).await
+    }
+
     async fn audit(&self) -> Answer<Vec<Check>> {
         self.writer.run(read::audit).await
-    }
-}
-
-impl SqliteStore {
-    /// How many jobs are open.
-    pub async fn open_jobs(&self) -> Answer<u64> {
-        self.writer.run(read::count_open).await
     }
 }

@@ -10,31 +10,60 @@ use std::time::Duration;
 use sprag_engine::ids::JobId;
 use sprag_engine::store::Store;
 use sprag_kernel::JobState;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 
-/// How often the victim is killed. The long run sets more.
-fn kills() -> u32 {
-    std::env::var("SPRAG_KILLS").map_or(500, |kills| kills.parse().unwrap())
+use super::cluster::Cluster;
+
+/// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
+fn kills(variable: &str, default: u32) -> u32 {
+    std::env::var(variable).map_or(default, |kills| kills.parse().unwrap())
 }
 
-pub(crate) fn run() {
+/// On a SQLite file.
+pub(crate) fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
+    let accepted = lives(folder.path(), None, kills("SPRAG_KILLS", 500));
+    let store = SqliteStore::look(&folder.path().join("store.db")).unwrap();
+    runtime().block_on(look(&store, folder.path(), &accepted));
+}
+
+/// On a Postgres server of its own.
+pub(crate) fn on_postgres() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cluster, runtime) = (Cluster::start(), runtime());
+    let url = runtime.block_on(cluster.database());
+    let accepted = lives(folder.path(), Some(&url), kills("SPRAG_PG_KILLS", 100));
+    runtime.block_on(async {
+        let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
+        look(&store, folder.path(), &accepted).await;
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Life after life, each killed, and a last one that ends by itself. Returns what was accepted.
+fn lives(folder: &Path, url: Option<&str>, kills: u32) -> BTreeSet<String> {
+    let start = || {
+        let mut command = victim(folder);
+        if let Some(url) = url {
+            command.env("SPRAG_PG", url);
+        }
+        command
+    };
     let mut accepted = BTreeSet::new();
     let mut random = Random(0x5eed);
-    let kills = kills();
     for round in 0..kills {
-        accepted.extend(one_life(folder.path(), round, random.below(25)));
+        let child = start().env("SPRAG_ROUND", round.to_string()).spawn().unwrap();
+        accepted.extend(one_life(child, random.below(25)));
     }
-    let mut child = victim(folder.path()).env("SPRAG_DRAIN", "1").spawn().unwrap();
-    assert!(child.wait().unwrap().success(), "the last engine ends by itself");
-    let found = look(folder.path(), &accepted);
-    println!(
-        "{kills} kills, {} jobs accepted and succeeded, {} steps, {} of them run more than once",
-        accepted.len(),
-        found.steps,
-        found.repeated
-    );
+    let mut last = start().env("SPRAG_DRAIN", "1").spawn().unwrap();
+    assert!(last.wait().unwrap().success(), "the last engine ends by itself");
     assert!(accepted.len() > kills as usize, "the engine got to work between the kills");
+    print!("{kills} kills, ");
+    accepted
 }
 
 pub(crate) fn victim(folder: &Path) -> Command {
@@ -44,8 +73,7 @@ pub(crate) fn victim(folder: &Path) -> Command {
 }
 
 /// Lets a victim live for a while after its first accepted job, kills it, and returns what it accepted.
-fn one_life(folder: &Path, round: u32, millis: u64) -> BTreeSet<String> {
-    let mut child: Child = victim(folder).env("SPRAG_ROUND", round.to_string()).spawn().unwrap();
+fn one_life(mut child: Child, millis: u64) -> BTreeSet<String> {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     lines.read_line(&mut first).unwrap();
@@ -60,26 +88,17 @@ fn one_life(folder: &Path, round: u32, millis: u64) -> BTreeSet<String> {
     all.filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
 }
 
-struct Found {
-    steps: usize,
-    repeated: usize,
-}
-
 /// Every accepted job has succeeded, no invariant is broken, every step has had its effect.
-fn look(folder: &Path, accepted: &BTreeSet<String>) -> Found {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let store = SqliteStore::look(&folder.join("store.db")).unwrap();
-    runtime.block_on(async {
-        for job_id in accepted {
-            let job_id: JobId = job_id.parse().unwrap();
-            let job = store.job(job_id).await.unwrap();
-            let job = job.unwrap_or_else(|| panic!("accepted and lost: {job_id}"));
-            assert_eq!(job.row.state, JobState::Succeeded, "{job_id}: {:?}", job.error);
-        }
-        for check in store.audit().await.unwrap() {
-            assert_eq!(check.violations, [], "{}", check.name);
-        }
-    });
+async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet<String>) {
+    for job_id in accepted {
+        let job_id: JobId = job_id.parse().unwrap();
+        let job = store.job(job_id).await.unwrap();
+        let job = job.unwrap_or_else(|| panic!("accepted and lost: {job_id}"));
+        assert_eq!(job.row.state, JobState::Succeeded, "{job_id}: {:?}", job.error);
+    }
+    for check in store.audit().await.unwrap() {
+        assert_eq!(check.violations, [], "{}", check.name);
+    }
     let log = std::fs::read_to_string(folder.join("effects.log")).unwrap();
     let mut effects: BTreeMap<&str, usize> = BTreeMap::new();
     for line in log.lines() {
@@ -90,7 +109,12 @@ fn look(folder: &Path, accepted: &BTreeSet<String>) -> Found {
             assert!(effects.contains_key(format!("{job_id}/{step}/0/0").as_str()), "{job_id}");
         }
     }
-    Found { steps: effects.len(), repeated: effects.values().filter(|count| **count > 1).count() }
+    let repeated = effects.values().filter(|count| **count > 1).count();
+    println!(
+        "{} jobs accepted and succeeded, {} steps, {repeated} of them run more than once",
+        accepted.len(),
+        effects.len(),
+    );
 }
 
 /// A small seeded generator, so that a run can be repeated.

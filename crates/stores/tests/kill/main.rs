@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../suite/cluster.rs"]
+#[allow(dead_code, unreachable_pub)] // the conformance suite uses the rest of it
+mod cluster;
 mod crashes;
 mod killer;
 mod victim;
@@ -13,6 +16,7 @@ fn main() {
         return;
     }
     crashes::run();
-    killer::run();
-    println!("2 passed, 0 failed");
+    killer::on_sqlite();
+    killer::on_postgres();
+    println!("3 passed, 0 failed");
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::{EngineBuilder, EngineConfig};
 use sprag_engine::protocol::Protocol;
+use sprag_engine::store::Store;
 use sprag_engine::worker::Handler;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
@@ -20,7 +22,15 @@ pub(crate) fn run(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match std::env::var("SPRAG_SCRIPT") {
         Ok(_) => runtime.block_on(script(folder)),
-        Err(_) => runtime.block_on(live(folder)),
+        Err(_) => runtime.block_on(async {
+            if let Ok(url) = std::env::var("SPRAG_PG") {
+                let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
+                live(store, folder).await;
+            } else {
+                let path = folder.join("store.db");
+                live(SqliteStore::open(&path, Durability::Process).unwrap(), folder).await;
+            }
+        }),
     }
 }
 
@@ -68,8 +78,7 @@ async fn script(folder: &Path) {
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
-async fn live(folder: &Path) {
-    let store = SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap();
+async fn live<S: Store>(store: S, folder: &Path) {
     let mut protocol = Protocol::new("kill.v1", "KILL");
     for step in STEPS {
         protocol = protocol.step(step, step);
@@ -78,7 +87,12 @@ async fn live(folder: &Path) {
         // A kill is never the step's fault, however often it comes.
         step.retry.max_losses = Some(1_000_000);
     }
-    let config = EngineConfig { poll: Duration::from_millis(5), ..EngineConfig::default() };
+    let config = EngineConfig {
+        poll: Duration::from_millis(5),
+        beat: Duration::from_millis(50),
+        takeover: Duration::from_millis(300),
+        ..EngineConfig::default()
+    };
     let mut builder = EngineBuilder::new(store).config(config).protocol(protocol);
     for step in STEPS {
         builder = builder.service(step, 8, handler(folder.join("effects.log")));
