@@ -5,9 +5,6 @@
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 #[allow(dead_code)] // a benchmark neither kills nor shares its server
-#[path = "../tests/suite/cluster.rs"]
-mod cluster;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +62,7 @@ async fn sqlite() {
 }
 
 async fn postgres() {
-    let cluster = cluster::Cluster::start();
+    let cluster = sprag_conformance::cluster::Cluster::start();
     let ceiling = postgres_ceiling(&cluster.database().await).await;
     for steps in [1, 3] {
         let mut best = Round::default();

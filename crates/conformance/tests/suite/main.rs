@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
-mod cluster;
 mod play;
 mod world;
 

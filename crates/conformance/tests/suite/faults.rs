@@ -8,8 +8,8 @@ use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::RetryPolicy;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 
-use crate::cluster::Cluster;
 use crate::play::{SERVICE, facts, new_job};
+use sprag_conformance::cluster::Cluster;
 
 /// Makes a call until the store is there again. Guards make the repeat safe, so nothing else is needed.
 macro_rules! insist {

@@ -5,6 +5,8 @@
 //! from a pipe of this process, so that the server is stopped when the pipe closes, however this process
 //! ends. As root, the server runs as another user, because it refuses to run as root.
 
+#![allow(clippy::unwrap_used)] // a test that cannot have its server ends here
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, chown};

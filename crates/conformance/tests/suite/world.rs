@@ -9,7 +9,7 @@ use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 use tempfile::TempDir;
 
-use crate::cluster::Cluster;
+use sprag_conformance::cluster::Cluster;
 
 /// Rows as text.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -90,7 +90,7 @@ impl World for Sqlite {
     }
 
     fn schema() -> &'static str {
-        include_str!("../../sql/sqlite/schema_1.sql")
+        include_str!("../../../stores/sql/sqlite/schema_1.sql")
     }
 }
 
@@ -145,7 +145,7 @@ impl World for Postgres {
     }
 
     fn schema() -> &'static str {
-        include_str!("../../sql/postgres/schema_1.sql")
+        include_str!("../../../stores/sql/postgres/schema_1.sql")
     }
 }
 

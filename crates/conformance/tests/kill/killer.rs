@@ -7,13 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use sprag_conformance::cluster::Cluster;
 use sprag_engine::ids::JobId;
 use sprag_engine::store::Store;
 use sprag_kernel::JobState;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
-
-use super::cluster::Cluster;
 
 /// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
 fn kills(variable: &str, default: u32) -> u32 {

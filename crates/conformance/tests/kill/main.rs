@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../suite/cluster.rs"]
-#[allow(dead_code, unreachable_pub)] // the conformance suite uses the rest of it
-mod cluster;
 mod crashes;
 mod killer;
 mod victim;

@@ -1,0 +1,13 @@
+//! The proof: what the engine and its stores promise, tried on real servers, real files and real processes.
+//!
+//! | where | what |
+//! |---|---|
+//! | [`cluster`] | a Postgres server of one's own, that can be killed |
+//! | `tests/suite` | one conformance suite, run on both stores, and both driven with the same random commands |
+//! | `tests/engine` | whole jobs, from submit to closed |
+//! | `tests/kill` | processes ended at every crash point and at random |
+//!
+//! It is a crate of its own so that this code alone is compiled without optimisation: it is long, generic
+//! and waits for disks.
+
+pub mod cluster;
