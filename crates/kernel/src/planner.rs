@@ -213,6 +213,34 @@ impl Planner {
         closed
     }
 
+    /// How many more entries like this one the open window takes, if they come next; 0 if it is
+    /// closed before the next one, or has none yet.
+    pub fn room_for(&self, entry: Entry) -> u64 {
+        let (open, cost) = (&self.open, entry.cost.max(1));
+        if open.entries == 0 || open.bytes > self.config.max_bytes {
+            return 0;
+        }
+        let most = self.config.max_entries.min(self.config.max_span);
+        let by_entries = most.saturating_sub(open.entries);
+        let by_cost = self.config.max_cost.saturating_sub(open.cost) / cost;
+        let by_bytes = (self.config.max_bytes - open.bytes).checked_div(entry.bytes);
+        let hard = by_entries.min(by_cost).min(by_bytes.unwrap_or(u64::MAX));
+        // The target closes nothing before the minimum is there.
+        let to_minimum = self.config.min_entries.saturating_sub(open.entries);
+        let to_target = self.target.saturating_sub(open.cost) / cost;
+        hard.min(to_minimum.max(to_target))
+    }
+
+    /// Takes `count` entries that [`Planner::room_for`] has room for.
+    #[inline]
+    pub fn extend(&mut self, entry: Entry, count: u64) {
+        debug_assert!(count <= self.room_for(entry), "none of them closes the window");
+        self.open.entries += count;
+        self.open.end = self.open.start + self.open.entries.saturating_sub(1);
+        self.open.cost += entry.cost.max(1) * count;
+        self.open.bytes += entry.bytes * count;
+    }
+
     /// The last window, if one is open. The planner goes on behind it.
     pub fn finish(&mut self) -> Option<Window> {
         (self.open.entries > 0).then(|| self.close())

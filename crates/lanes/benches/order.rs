@@ -2,7 +2,8 @@
 //!
 //! Every contender computes the same items on two threads and folds the results in order into a hash
 //! that must equal the sequential one. Printed as Markdown, best of five; nothing is asserted but the
-//! hashes. `cargo bench -p sprag-lanes --profile dev`, with names of contenders or costs to pick some.
+//! hashes. Processor time is that of both threads: it tells apart what a contender costs and what a
+//! busy machine does to it, since on one core nothing travels between caches. `cargo bench -p sprag-lanes --profile dev`, with names of contenders or costs to pick some.
 
 #[path = "order/peers.rs"]
 mod peers;
@@ -64,11 +65,12 @@ fn is_cost(arg: &str) -> bool {
 }
 
 fn print_times(contenders: &[&Contender], loads: &[Load]) {
-    println!("| cost | contender | bounded | ns per item | efficiency |\n|---|---|---|---|---|");
+    println!("| cost | contender | bounded | ns per item | processor ns per item | efficiency |");
+    println!("|---|---|---|---|---|---|");
     for load in loads {
         let expected = load.sequential();
-        let mut best = vec![f64::MAX; contenders.len()];
-        let mut alone = f64::MAX;
+        let mut best = vec![Took::MOST; contenders.len()];
+        let mut alone = Took::MOST;
         // Rounds outside, so that a noisy moment hits everybody and not one.
         for _ in 0..ROUNDS {
             alone = alone.min(timed(expected, || load.sequential()));
@@ -77,22 +79,50 @@ fn print_times(contenders: &[&Contender], loads: &[Load]) {
             }
         }
         let per_item = |seconds: f64| seconds * 1e9 / load.items as f64;
-        println!("| {} | one thread | yes | {:.1} | |", load.name, per_item(alone));
+        let (time, work) = (per_item(alone.seconds), per_item(alone.processor));
+        println!("| {} | one thread | yes | {time:.1} | {work:.1} | |", load.name);
         for (contender, best) in contenders.iter().zip(best) {
-            let efficiency = alone / best / THREADS as f64;
+            let efficiency = alone.seconds / best.seconds / THREADS as f64;
             let bounded = if contender.bounded { "yes" } else { "no" };
-            let (name, time) = (contender.name, per_item(best));
-            println!("| {} | {name} | {bounded} | {time:.1} | {efficiency:.3} |", load.name);
+            let (time, work) = (per_item(best.seconds), per_item(best.processor));
+            print!("| {} | {} | {bounded} | {time:.1} | {work:.1} ", load.name, contender.name);
+            println!("| {efficiency:.3} |");
         }
     }
 }
 
-fn timed(expected: u64, run: impl FnOnce() -> u64) -> f64 {
-    let began = Instant::now();
+/// What a run took, in seconds.
+#[derive(Clone, Copy)]
+struct Took {
+    seconds: f64,
+    /// Of all its threads.
+    processor: f64,
+}
+
+impl Took {
+    const MOST: Self = Self { seconds: f64::MAX, processor: f64::MAX };
+
+    /// The better of each.
+    fn min(self, other: Self) -> Self {
+        Self {
+            seconds: self.seconds.min(other.seconds),
+            processor: self.processor.min(other.processor),
+        }
+    }
+}
+
+fn timed(expected: u64, run: impl FnOnce() -> u64) -> Took {
+    let (began, worked) = (Instant::now(), processor_seconds());
     let hash = run();
-    let took = began.elapsed().as_secs_f64();
+    let took =
+        Took { seconds: began.elapsed().as_secs_f64(), processor: processor_seconds() - worked };
     assert_eq!(hash, expected, "the order or the content is wrong");
     took
+}
+
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// The peak of one contender, measured in a process of its own.

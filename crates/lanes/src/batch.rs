@@ -5,45 +5,27 @@
 //! whoever writes it down with the batch can go on from there after a crash.
 
 use crate::outcome::{Envelope, Payload};
+use crate::sealed::Sealed;
 use crate::summary::Resume;
 use crate::sync::Arc;
 use crate::windows::WindowGauge;
 
 /// Contiguous envelopes of one window.
 pub(crate) struct Chunk<P> {
-    pub(crate) first: u64,
-    pub(crate) envelopes: Vec<Envelope<P>>,
-    pub(crate) bytes: u64,
+    pub(crate) sealed: Sealed<P>,
     pub(crate) window: Arc<WindowGauge>,
 }
 
 impl<P: Payload> Chunk<P> {
     /// A chunk of one.
     pub(crate) fn single(seq: u64, envelope: Envelope<P>, window: Arc<WindowGauge>) -> Self {
-        let bytes = envelope.weight();
-        Self { first: seq, envelopes: vec![envelope], bytes, window }
-    }
-
-    pub(crate) fn end(&self) -> u64 {
-        self.first + self.envelopes.len() as u64
+        Self { sealed: Sealed::single(seq, envelope), window }
     }
 
     /// Keeps the longest head of at most `bytes`, one envelope at least; returns the tail.
     pub(crate) fn cut(&mut self, bytes: u64) -> Option<Self> {
-        let mut kept = 0;
-        let fits = self.envelopes.iter().take_while(|envelope| {
-            kept += envelope.weight();
-            kept <= bytes
-        });
-        let place = fits.count().max(1);
-        if place >= self.envelopes.len() {
-            return None;
-        }
-        let envelopes = self.envelopes.split_off(place);
-        let tail_bytes = envelopes.iter().map(Envelope::weight).sum();
-        self.bytes -= tail_bytes;
-        let first = self.end();
-        Some(Self { first, envelopes, bytes: tail_bytes, window: Arc::clone(&self.window) })
+        let window = Arc::clone(&self.window);
+        self.sealed.cut(bytes).map(|sealed| Self { sealed, window })
     }
 }
 
@@ -88,12 +70,15 @@ impl<P> Batch<P> {
     }
 
     /// Seqs and envelopes in order. Empty once drained.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Envelope<P>)> {
-        self.chunks.iter().flat_map(|chunk| (chunk.first..).zip(&chunk.envelopes))
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Envelope<&P, &str>)> {
+        let sealed = self.chunks.iter().map(|chunk| &chunk.sealed);
+        sealed.flat_map(|sealed| (sealed.first..).zip(sealed.iter()))
     }
 
     /// Seqs and envelopes in order, by value.
     pub fn drain(&mut self) -> impl Iterator<Item = (u64, Envelope<P>)> + use<'_, P> {
-        self.chunks.iter_mut().flat_map(|chunk| (chunk.first..).zip(chunk.envelopes.drain(..)))
+        let sealed = self.chunks.iter_mut().map(|chunk| &mut chunk.sealed);
+        sealed.flat_map(|sealed| (sealed.first..).zip(sealed.drain()))
     }
 }

@@ -4,10 +4,14 @@
 //! desk under the desk's lock, so a terminal seq always has its envelope where others can find it,
 //! even if its worker never returns from the next item.
 
+use std::ops::Range;
+
 use sprag_kernel::decide::seq::Lease;
 
 use crate::batch::Chunk;
 use crate::outcome::{Envelope, Payload};
+use crate::runs::Hold;
+use crate::sealed::Sealed;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 use crate::windows::WindowGauge;
 
@@ -55,10 +59,22 @@ impl<T, P> Claim<T, P> {
         Lease { owner: self.owner, generation: self.generations[place] }
     }
 
+    /// What the ledger must know to move these places.
+    #[inline]
+    pub(crate) fn hold(&self, places: Range<usize>) -> Hold<'_> {
+        Hold {
+            first: self.seq(places.start),
+            owner: self.owner,
+            attempts: self.attempts,
+            generations: &self.generations[places],
+        }
+    }
+
     /// What was finished and not handed over yet.
     pub(crate) fn clear_desk(&self) -> Vec<Chunk<P>> {
         let runs = std::mem::take(&mut lock(&self.desk).runs);
-        runs.into_iter().map(|run| run.chunk(&self.window)).collect()
+        let chunk = |sealed| Chunk { sealed, window: Arc::clone(&self.window) };
+        runs.into_iter().map(chunk).collect()
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -70,48 +86,31 @@ impl<T, P> Claim<T, P> {
     }
 }
 
+/// From this length on a run is laid down as it is; shorter ones are copied to their neighbours.
+const WHOLE: usize = 32;
+
 /// Finished envelopes of a claim, in runs without gaps.
 pub(crate) struct Desk<P> {
-    runs: Vec<Run<P>>,
-    /// How many envelopes the first run makes room for.
-    expected: usize,
-}
-
-struct Run<P> {
-    first: u64,
-    envelopes: Vec<Envelope<P>>,
-    bytes: u64,
+    runs: Vec<Sealed<P>>,
 }
 
 impl<P: Payload> Desk<P> {
-    pub(crate) fn new(expected: usize) -> Self {
-        Self { runs: Vec::new(), expected }
+    pub(crate) fn empty() -> Self {
+        Self { runs: Vec::new() }
     }
 
     /// Lays an envelope down.
     pub(crate) fn lay(&mut self, seq: u64, envelope: Envelope<P>) {
-        let bytes = envelope.weight();
-        self.lay_run(seq, &mut vec![envelope], bytes);
+        self.lay_run(&mut Sealed::single(seq, envelope));
     }
 
-    /// Lays some envelopes down that follow each other, and so many bytes.
-    pub(crate) fn lay_run(&mut self, first: u64, envelopes: &mut Vec<Envelope<P>>, bytes: u64) {
-        if let Some(run) = self.runs.last_mut()
-            && run.first + run.envelopes.len() as u64 == first
-        {
-            run.bytes += bytes;
-            run.envelopes.append(envelopes);
-            return;
+    /// Lays some envelopes down. What is left is empty and goes on behind them.
+    pub(crate) fn lay_run(&mut self, sealed: &mut Sealed<P>) {
+        match self.runs.last_mut() {
+            Some(last) if sealed.len() < WHOLE && last.end() == sealed.first => {
+                last.append(sealed);
+            }
+            Some(_) | None => self.runs.push(sealed.take()),
         }
-        let mut run = Run { first, envelopes: Vec::with_capacity(self.expected), bytes };
-        run.envelopes.append(envelopes);
-        self.runs.push(run);
-    }
-}
-
-impl<P> Run<P> {
-    fn chunk(self, window: &Arc<WindowGauge>) -> Chunk<P> {
-        let Self { first, envelopes, bytes } = self;
-        Chunk { first, envelopes, bytes, window: Arc::clone(window) }
     }
 }

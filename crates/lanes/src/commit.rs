@@ -51,8 +51,9 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
     /// Takes envelopes in, in any order.
     #[inline]
     pub(crate) fn accept(&mut self, chunk: Chunk<P>) {
-        debug_assert!(chunk.first >= self.next, "seq {} ended twice", chunk.first);
-        let twice = self.ahead.insert(chunk.first, chunk);
+        let first = chunk.sealed.first;
+        debug_assert!(first >= self.next, "seq {first} ended twice");
+        let twice = self.ahead.insert(first, chunk);
         debug_assert!(twice.is_none(), "a seq has one envelope");
     }
 
@@ -77,17 +78,17 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
         let mut run = Vec::new();
         let mut room = self.max_batch_bytes;
         while let Some(mut chunk) = self.ahead.remove(&self.next) {
-            if chunk.bytes > room {
+            if chunk.sealed.bytes > room {
                 if !run.is_empty() {
-                    self.ahead.insert(chunk.first, chunk);
+                    self.ahead.insert(chunk.sealed.first, chunk);
                     break;
                 }
                 if let Some(rest) = chunk.cut(room) {
-                    self.ahead.insert(rest.first, rest);
+                    self.ahead.insert(rest.sealed.first, rest);
                 }
             }
-            room = room.saturating_sub(chunk.bytes);
-            self.next = chunk.end();
+            room = room.saturating_sub(chunk.sealed.bytes);
+            self.next = chunk.sealed.end();
             run.push(chunk);
         }
         run
@@ -133,27 +134,24 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
                 return Err(sink_refusal(&batch, SinkError::permanent(panic_text(&*panic))));
             }
         }
-        for seq in batch.first..batch.resume.cursor {
-            ledger.commit(seq, seq)?;
-        }
+        ledger.commit_run((batch.first, batch.seqs()))?;
         self.point = batch.resume;
         Ok(batch)
     }
 
     /// Checks every seq of the run against the ledger and sums the run up. Nothing is written yet.
     fn assemble(&self, chunks: Vec<Chunk<P>>, ledger: &Ledger) -> Result<Batch<P>, Refusal> {
-        let first = chunks.first().map_or(self.point.cursor, |chunk| chunk.first);
+        let first = chunks.first().map_or(self.point.cursor, |chunk| chunk.sealed.first);
         let mut resume = self.point;
         let (mut bytes, before) = (0, resume.counts.success);
-        for chunk in &chunks {
-            bytes += chunk.bytes;
-            for (seq, envelope) in (chunk.first..).zip(&chunk.envelopes) {
-                let state = ledger.may_commit(seq, resume.cursor)?;
-                debug_assert_eq!(state, envelope.verdict.state(), "two stories of seq {seq}");
-                resume.counts.count::<P>(&envelope.verdict);
-                resume.outcome_hash = envelope.chain(seq, resume.outcome_hash);
-                resume.cursor += 1;
-            }
+        for Chunk { sealed, .. } in &chunks {
+            let seqs = sealed.len() as u64;
+            let counts = ledger.may_commit_run((sealed.first, seqs), resume.cursor)?;
+            debug_assert_eq!(counts, sealed.counts(), "two stories of a run");
+            bytes += sealed.bytes;
+            resume.counts.add(counts);
+            resume.outcome_hash = resume.outcome_hash.wrapping_add(sealed.marks);
+            resume.cursor += seqs;
         }
         let writes = resume.counts.success - before;
         Ok(Batch { chunks, first, bytes, writes, resume })

@@ -55,7 +55,7 @@ impl Default for Config {
                 commit_lag: Limit::NONE,
                 resume_ratio: 0.75,
             },
-            max_claim: 512,
+            max_claim: 1_024,
             max_batch_bytes: 16 << 20,
         }
     }

@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sprag_kernel::error::{Code, Refusal};
-use sprag_kernel::planner::Snapshot;
+use sprag_kernel::planner::{Entry, Snapshot};
 use sprag_kernel::retry::Millis;
 
 use crate::batch::Chunk;
@@ -48,6 +48,9 @@ pub(crate) enum Take<T, P> {
     /// Nothing now; ask again when the cursor is here.
     Wait(u64),
 }
+
+/// Items for a claim, and their window.
+type Gathered<T> = (Vec<T>, Arc<WindowGauge>);
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +126,14 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             Throttle::Smaller => self.share(size / 4),
             Throttle::Paused(_) => usize::from(self.next_seq == view.cursor),
         };
+        let first = self.next_seq;
         let filled = catch_unwind(AssertUnwindSafe(|| self.fill(worker, size, view)));
-        match filled.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))))? {
+        let filled = filled.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))));
+        if filled.is_err() {
+            // What was read for this claim is given to nobody.
+            self.next_seq = first;
+        }
+        match filled? {
             Some(claim) => Ok(Take::Claim(claim)),
             None => Ok(Take::Wait(self.wake_at(head_only, view.cursor))),
         }
@@ -145,7 +154,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         while let Some(waiting) = self.retries.pop_lowest() {
             let before = view.ledger.cancel(waiting.seq, CANCELLER)?;
             view.tally.add(Event::CancelledWaiting, 1);
-            let envelope = Envelope::seal(Verdict::Cancel, before.attempts);
+            let envelope = Envelope::new(Verdict::Cancel, before.attempts);
             chunks.push(Chunk::single(waiting.seq, envelope, waiting.window));
         }
         self.windows.retire(view.cursor);
@@ -208,7 +217,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             offset: waiting.place,
             attempts: view.ledger.slot(waiting.seq).attempts,
             generations: vec![lease.generation],
-            desk: Mutex::new(Desk::new(1)),
+            desk: Mutex::new(Desk::empty()),
             abandoned: AtomicBool::new(false),
         });
         self.live[worker] = Some(Arc::clone(&claim));
@@ -222,51 +231,89 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         view: View,
     ) -> Result<Option<Held<S::Item, P>>, Refusal> {
         let (first, owner) = (self.next_seq, owner_of(worker));
-        let mut items = Vec::with_capacity(size);
-        let mut generations = Vec::with_capacity(size);
-        let mut window = None;
-        while items.len() < size {
-            let Some(item) = self.next_item(view)? else { break };
-            if !self.joins(&mut window) {
-                self.held = Some(item);
-                break;
-            }
-            generations.push(view.ledger.enter(self.next_seq, owner, view.now)?.generation);
-            items.push(item);
-            self.next_seq += 1;
-        }
+        let Some((items, window)) = self.gather(size, view)? else { return Ok(None) };
+        let generations = view.ledger.enter_run((first, items.len()), owner, view.now)?;
         view.trail.append(&mut self.steps);
-        let Some((_, window)) = window.filter(|_| !items.is_empty()) else { return Ok(None) };
         view.tally.add(Event::Dispatched, items.len() as u64);
-        let desk = Mutex::new(Desk::new(items.len()));
-        let abandoned = AtomicBool::new(false);
-        let items = Arc::new(items);
-        let claim = Claim {
+        let claim = Arc::new(Claim {
             first,
             owner,
             window,
-            shelf: items,
+            shelf: Arc::new(items),
             offset: 0,
             attempts: 0,
             generations,
-            desk,
-            abandoned,
-        };
-        let claim = Arc::new(claim);
+            desk: Mutex::new(Desk::empty()),
+            abandoned: AtomicBool::new(false),
+        });
         self.live[worker] = Some(Arc::clone(&claim));
         Ok(Some(claim))
     }
 
-    /// Whether the newest entry lies in an active window, and in the same one as those before it.
-    #[inline]
-    fn joins(&self, window: &mut Option<(u64, Arc<WindowGauge>)>) -> bool {
-        let newest = self.windows.newest().expect("an entry was planned");
-        if let Some((number, _)) = window {
-            // Not by the gauge: others write to it all the time.
-            return *number == newest.number;
+    /// Reads up to `size` items of one active window.
+    fn gather(&mut self, size: usize, view: View) -> Result<Option<Gathered<S::Item>>, Refusal> {
+        if size == 0 {
+            return Ok(None);
         }
-        *window = Some((newest.number, Arc::clone(&newest.gauge)));
-        self.windows.admits_newest()
+        let mut next = self.next_item(view)?;
+        if !self.windows.admits_newest() {
+            self.held = next;
+            return Ok(None);
+        }
+        let Some(newest) = self.windows.newest().filter(|_| next.is_some()) else {
+            return Ok(None);
+        };
+        let (number, window) = (newest.number, Arc::clone(&newest.gauge));
+        let mut items = Vec::with_capacity(size);
+        while let Some(item) = next {
+            if self.windows.newest().is_some_and(|newest| newest.number != number) {
+                self.held = Some(item);
+                break;
+            }
+            let entry = self.source.entry(&item);
+            items.push(item);
+            self.next_seq += 1;
+            next = self.read_alike(entry, size, &mut items)?;
+            next.as_ref().map_or(Ok(()), |item| self.plan(item, view))?;
+        }
+        Ok(Some((items, window)))
+    }
+
+    /// Reads on while entries are like the last one and join its window, which then costs the planner
+    /// one step for all of them. Returns the item that is not or does not: it is to be planned.
+    fn read_alike(
+        &mut self,
+        entry: Entry,
+        size: usize,
+        items: &mut Vec<S::Item>,
+    ) -> Result<Option<S::Item>, Refusal> {
+        if self.total.is_some() {
+            return Ok(None);
+        }
+        let (room, mut alike, mut other) = (self.windows.room_for(entry), 0, None);
+        let mut ended = false;
+        while items.len() < size {
+            let Some(item) = self.source.next().map_err(|why| self.source_refusal(why))? else {
+                ended = true;
+                break;
+            };
+            let is_alike = self.source.entry(&item) == entry;
+            if alike == room || !is_alike || self.source.content(&item).is_some() {
+                other = Some(item);
+                break;
+            }
+            items.push(item);
+            self.next_seq += 1;
+            alike += 1;
+        }
+        if alike > 0 {
+            self.windows.extend(entry, alike);
+            self.steps.note_equal(entry, alike);
+        }
+        if ended {
+            self.end_discovery()?;
+        }
+        Ok(other)
     }
 
     #[inline]
@@ -277,14 +324,11 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         if self.total.is_some() {
             return Ok(None);
         }
-        match self.source.next() {
-            Ok(Some(item)) => {
-                self.plan(&item, view)?;
-                Ok(Some(item))
-            }
-            Ok(None) => self.end_discovery().map(|()| None),
-            Err(reason) => Err(self.source_refusal(reason)),
-        }
+        let Some(item) = self.source.next().map_err(|why| self.source_refusal(why))? else {
+            return self.end_discovery().map(|()| None);
+        };
+        self.plan(&item, view)?;
+        Ok(Some(item))
     }
 
     #[inline]
@@ -328,7 +372,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             view.tally.add(Event::Dispatched, 1);
             view.tally.add(Event::CancelledWaiting, 1);
             let window = &self.windows.newest().expect("an entry was planned").gauge;
-            let envelope = Envelope::seal(Verdict::Cancel, 0);
+            let envelope = Envelope::new(Verdict::Cancel, 0);
             chunks.push(Chunk::single(self.next_seq, envelope, Arc::clone(window)));
             self.next_seq += 1;
         }

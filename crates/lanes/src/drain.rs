@@ -56,7 +56,7 @@ impl<P: Payload, K: Sink<P>> Drain<P, K> {
             return Err(Refusal::new(Code::SeqUnknown).with("seq", seq).with("total", self.total));
         }
         self.walk(seq, &verdict)?;
-        let envelope = Envelope::seal(verdict, 0);
+        let envelope = Envelope::new(verdict, 0);
         self.lane.accept(Chunk::single(seq, envelope, Arc::clone(&self.window)));
         Ok(())
     }

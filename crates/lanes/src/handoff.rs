@@ -13,7 +13,7 @@ use crate::fault::{Fault, planted};
 use crate::ledger::Ledger;
 use crate::outcome::Payload;
 use crate::sink::Sink;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::tally::{Event, Tally};
 use crate::trail::Trail;
 
@@ -93,10 +93,12 @@ impl<P: Payload, K: Sink<P>> HandOff<P, K> {
 
     fn put(&self, mut chunks: Vec<Chunk<P>>) {
         let mut bytes = 0;
-        for chunk in &chunks {
-            bytes += chunk.bytes;
-            chunk.window.bytes.fetch_add(chunk.bytes, Ordering::Relaxed);
-            chunk.window.terminal.fetch_add(chunk.envelopes.len() as u64, Ordering::Relaxed);
+        for near in chunks.chunk_by(|one, next| Arc::ptr_eq(&one.window, &next.window)) {
+            let weighs = near.iter().map(|chunk| chunk.sealed.bytes).sum();
+            let ended = near.iter().map(|chunk| chunk.sealed.len() as u64).sum();
+            bytes += weighs;
+            near[0].window.bytes.fetch_add(weighs, Ordering::Relaxed);
+            near[0].window.terminal.fetch_add(ended, Ordering::Relaxed);
         }
         self.buffered_bytes.fetch_add(bytes, Ordering::Relaxed);
         lock(&self.inbox).append(&mut chunks);
@@ -125,8 +127,9 @@ impl<P: Payload, K: Sink<P>> HandOff<P, K> {
     }
 
     fn record(&self, batch: &Batch<P>, tally: &Tally) {
-        for chunk in &batch.chunks {
-            chunk.window.bytes.fetch_sub(chunk.bytes, Ordering::Relaxed);
+        for near in batch.chunks.chunk_by(|one, next| Arc::ptr_eq(&one.window, &next.window)) {
+            let weighed = near.iter().map(|chunk| chunk.sealed.bytes).sum();
+            near[0].window.bytes.fetch_sub(weighed, Ordering::Relaxed);
         }
         self.buffered_bytes.fetch_sub(batch.bytes, Ordering::Relaxed);
         tally.add(Event::Committed, batch.seqs());

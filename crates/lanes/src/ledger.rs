@@ -1,4 +1,4 @@
-//! The dense ledger: one atomic word and one heartbeat per seq, in a ring.
+//! The dense ledger: one atomic word per seq, in a ring, and a heartbeat where leases can expire.
 //!
 //! A word packs the kernel's [`Slot`]: state, attempts, owner, generation. Every change is decided by
 //! the kernel and written with one exchange, so a seq is atomic by itself and nothing is ever
@@ -26,7 +26,7 @@ pub const MAX_RETRIES: u32 = (1 << ATTEMPT_BITS) - 1;
 const STATE_BITS: u32 = 3;
 const ATTEMPT_BITS: u32 = 13;
 const OWNER_SHIFT: u32 = STATE_BITS + ATTEMPT_BITS;
-const GENERATION_SHIFT: u32 = OWNER_SHIFT + u16::BITS;
+pub(crate) const GENERATION_SHIFT: u32 = OWNER_SHIFT + u16::BITS;
 const _: () = assert!(GENERATION_SHIFT + u32::BITS == u64::BITS, "a slot fills its word");
 
 /// A lease that is to be looked at.
@@ -38,33 +38,36 @@ pub(crate) struct Expiry {
 
 /// The ring of slots.
 pub(crate) struct Ledger {
-    cells: Box<[Cell]>,
+    words: Box<[AtomicU64]>,
+    /// Apart from the words, which travel between cores all the time. None if no lease expires.
+    heartbeats: Option<Box<[AtomicU64]>>,
     mask: u64,
-}
-
-struct Cell {
-    word: AtomicU64,
-    heartbeat: AtomicU64,
 }
 
 impl Ledger {
     /// A ring with room for at least `seqs` at a time.
     pub(crate) fn with_room_for(seqs: u64) -> Self {
         let size = seqs.max(1).next_power_of_two();
-        let empty =
-            || Cell { word: AtomicU64::new(pack(Slot::UNSEEN)), heartbeat: AtomicU64::new(0) };
-        Self { cells: (0..size).map(|_| empty()).collect(), mask: size - 1 }
+        let cells = |value| (0..size).map(|_| AtomicU64::new(value)).collect();
+        Self { words: cells(pack(Slot::UNSEEN)), heartbeats: Some(cells(0)), mask: size - 1 }
+    }
+
+    /// The same for a run whose leases never expire, so that nobody looks at heartbeats.
+    pub(crate) fn without_heartbeats(self) -> Self {
+        Self { heartbeats: None, ..self }
     }
 
     /// The slot as it is now.
     #[inline]
     pub(crate) fn slot(&self, seq: u64) -> Slot {
-        unpack(self.cell(seq).word.load(Ordering::Acquire))
+        unpack(self.word(seq).load(Ordering::Acquire))
     }
 
     /// The last sign of life of whoever holds the seq.
     pub(crate) fn heartbeat_of(&self, seq: u64) -> Millis {
-        self.cell(seq).heartbeat.load(Ordering::Relaxed)
+        let heartbeats =
+            self.heartbeats.as_ref().expect("only a lease that can expire is asked for");
+        heartbeats[self.index(seq)].load(Ordering::Relaxed)
     }
 
     /// The first dispatch of a seq, in the cell of one committed a ring ago. The caller holds the
@@ -106,7 +109,6 @@ impl Ledger {
     }
 
     /// As [`Self::start`], by whoever holds the desk of the claim.
-    #[inline]
     pub(crate) fn start_held(&self, seq: u64, lease: Lease, now: Millis) -> Result<(), Refusal> {
         let slot = self.slot(seq);
         let Some(next) = slot.try_start(lease) else {
@@ -127,7 +129,6 @@ impl Ledger {
     }
 
     /// As [`Self::finish`], by whoever holds the desk of the claim.
-    #[inline]
     pub(crate) fn finish_held(
         &self,
         seq: u64,
@@ -217,7 +218,7 @@ impl Ledger {
         seq: u64,
         decide: impl Fn(Slot, At) -> Result<(Slot, A), Refusal>,
     ) -> Result<A, Refusal> {
-        let word = &self.cell(seq).word;
+        let word = self.word(seq);
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let slot = unpack(seen);
@@ -242,18 +243,35 @@ impl Ledger {
 
     #[inline]
     fn beat(&self, seq: u64, now: Millis) {
-        self.cell(seq).heartbeat.store(now, Ordering::Relaxed);
+        if let Some(heartbeats) = &self.heartbeats {
+            heartbeats[self.index(seq)].store(now, Ordering::Relaxed);
+        }
     }
 
     #[inline]
     fn put(&self, seq: u64, slot: Slot) {
-        self.cell(seq).word.store(pack(slot), Ordering::Release);
+        self.word(seq).store(pack(slot), Ordering::Release);
+    }
+
+    pub(crate) fn keeps_heartbeats(&self) -> bool {
+        self.heartbeats.is_some()
+    }
+
+    /// The words of at most `seqs` seqs from `first` on, up to the end of the ring.
+    pub(crate) fn stretch(&self, first: u64, seqs: usize) -> &[AtomicU64] {
+        let words = &self.words[self.index(first)..];
+        &words[..seqs.min(words.len())]
+    }
+
+    #[inline]
+    fn word(&self, seq: u64) -> &AtomicU64 {
+        &self.words[self.index(seq)]
     }
 
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the mask is the length of a slice, less one
-    fn cell(&self, seq: u64) -> &Cell {
-        &self.cells[(seq & self.mask) as usize]
+    fn index(&self, seq: u64) -> usize {
+        (seq & self.mask) as usize
     }
 }
 
@@ -275,7 +293,7 @@ fn slot_after(after: AfterFailure) -> Slot {
 }
 
 #[inline]
-fn pack(slot: Slot) -> u64 {
+pub(crate) fn pack(slot: Slot) -> u64 {
     debug_assert!(u32::from(slot.attempts) <= MAX_RETRIES, "the budget is checked at the start");
     u64::from(slot.state.code())
         | u64::from(slot.attempts) << STATE_BITS

@@ -1,12 +1,14 @@
 //! What compute returns, and the envelope that carries it to the commit lane.
 //!
-//! The outcome hash of a run is a chain over (seq, outcome, digest) in seq order, so it is the same
-//! for any number of threads and any batching, and a resumed run goes on from its last value.
+//! The outcome hash of a run is the sum of one mark per seq, and a mark is a hash of (seq, outcome,
+//! digest). Each mark names its seq, so the sum says what stands where; it is the same for any number of
+//! threads and any batching, a resumed run goes on from its last value, and whoever computes adds up
+//! its own marks: the commit lane hashes nothing.
 
 use sprag_kernel::State;
 use sprag_kernel::machines::SeqState;
 use sprag_kernel::retry::ErrorClass;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What a compute function makes of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +23,8 @@ pub enum Outcome<P> {
 
 /// What is known of a result besides its type: a digest for the outcome hash and its weight.
 pub trait Payload: Send + 'static {
-    /// A hash of the content, equal for equal content on every machine. [`digest`] makes one.
+    /// A hash of the content, equal for equal content on every machine. [`digest`] makes one; what
+    /// fits in a word is its own, since the outcome hash mixes it.
     fn digest(&self) -> u64;
     /// Bytes it holds while it waits for its turn; counted against the byte budgets.
     fn weight(&self) -> u64;
@@ -45,7 +48,7 @@ impl Payload for () {
 impl Payload for u64 {
     #[inline]
     fn digest(&self) -> u64 {
-        digest(&self.to_le_bytes())
+        *self
     }
     #[inline]
     fn weight(&self) -> u64 {
@@ -72,19 +75,19 @@ impl Payload for String {
 }
 
 /// The final outcome of a seq.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict<P> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<P, T = String> {
     /// The result to write.
     Success(P),
     /// Left out, for this reason.
-    Skip(String),
+    Skip(T),
     /// Failed for good.
-    Fail(ErrorClass, String),
+    Fail(ErrorClass, T),
     /// Cancelled before it had an outcome.
     Cancel,
 }
 
-impl<P> Verdict<P> {
+impl<P, T> Verdict<P, T> {
     /// The terminal state that stands for it.
     #[inline]
     pub fn state(&self) -> SeqState {
@@ -98,29 +101,37 @@ impl<P> Verdict<P> {
 }
 
 /// A seq's outcome on its way to the sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Envelope<P> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Envelope<P, T = String> {
     /// The outcome.
-    pub verdict: Verdict<P>,
+    pub verdict: Verdict<P, T>,
     /// Retries before it.
     pub attempts: u16,
-    digest: u64,
+}
+
+impl<P, T> Envelope<P, T> {
+    #[inline]
+    pub(crate) fn new(verdict: Verdict<P, T>, attempts: u16) -> Self {
+        Self { verdict, attempts }
+    }
+}
+
+impl<P> Envelope<P> {
+    /// The same, lent.
+    #[inline]
+    pub(crate) fn lend(&self) -> Envelope<&P, &str> {
+        let verdict = match &self.verdict {
+            Verdict::Success(payload) => Verdict::Success(payload),
+            Verdict::Skip(reason) => Verdict::Skip(reason.as_str()),
+            Verdict::Fail(class, message) => Verdict::Fail(*class, message.as_str()),
+            Verdict::Cancel => Verdict::Cancel,
+        };
+        Envelope { verdict, attempts: self.attempts }
+    }
 }
 
 impl<P: Payload> Envelope<P> {
-    /// Seals an outcome. Done by whoever computed it, so that hashing is parallel too.
-    #[inline]
-    pub(crate) fn seal(verdict: Verdict<P>, attempts: u16) -> Self {
-        // Of a failure the class counts and the message does not: messages name times and addresses.
-        let digest = match &verdict {
-            Verdict::Success(payload) => payload.digest(),
-            Verdict::Skip(reason) => digest(reason.as_bytes()),
-            Verdict::Fail(class, _) => digest(class.name().as_bytes()),
-            Verdict::Cancel => 0,
-        };
-        Self { verdict, attempts, digest }
-    }
-
     /// Bytes it holds while it waits.
     #[inline]
     pub fn weight(&self) -> u64 {
@@ -130,17 +141,28 @@ impl<P: Payload> Envelope<P> {
             Verdict::Cancel => 0,
         }
     }
+
+    /// What this seq adds to the outcome hash.
+    #[inline]
+    pub(crate) fn mark(&self, seq: u64) -> u64 {
+        // Of a failure the class counts and the message does not: messages name times and addresses.
+        let digest = match &self.verdict {
+            Verdict::Success(payload) => payload.digest(),
+            Verdict::Skip(reason) => digest(reason.as_bytes()),
+            Verdict::Fail(class, _) => digest(class.name().as_bytes()),
+            Verdict::Cancel => 0,
+        };
+        mark(seq, self.verdict.state(), digest)
+    }
 }
 
-impl<P> Envelope<P> {
-    /// The outcome hash after this seq.
-    #[inline]
-    pub(crate) fn chain(&self, seq: u64, before: u64) -> u64 {
-        // Two whole words: the state's three bits beside the seq, and the digest.
-        let place = seq << 3 | u64::from(self.verdict.state().code());
-        let mut record = [0; 16];
-        record[..8].copy_from_slice(&place.to_le_bytes());
-        record[8..].copy_from_slice(&self.digest.to_le_bytes());
-        xxh3_64_with_seed(&record, before)
-    }
+/// What a seq that ended in this state adds to the outcome hash.
+#[inline]
+pub(crate) fn mark(seq: u64, state: SeqState, digest: u64) -> u64 {
+    // Two whole words: the state's three bits beside the seq, and the digest.
+    let place = seq << 3 | u64::from(state.code());
+    let mut record = [0; 16];
+    record[..8].copy_from_slice(&place.to_le_bytes());
+    record[8..].copy_from_slice(&digest.to_le_bytes());
+    xxh3_64(&record)
 }

@@ -55,7 +55,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             }
             Ok(AfterFailure::Final(slot)) => {
                 view.tally.add(Event::Failed, 1);
-                desk.lay(seq, Envelope::seal(Verdict::Fail(class, message), slot.attempts));
+                desk.lay(seq, Envelope::new(Verdict::Fail(class, message), slot.attempts));
             }
             Err(refusal) if is_stale(&refusal) => tracing::debug!(seq, "late failure dropped"),
             Err(refusal) => return Err(refusal),
@@ -133,7 +133,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
                 view.tally.add(Event::Failed, 1);
                 let message = format!("no sign of life for {} ms", expiry.timeout);
                 let verdict = Verdict::Fail(ErrorClass::LeaseExpired, message);
-                let envelope = Envelope::seal(verdict, slot.attempts);
+                let envelope = Envelope::new(verdict, slot.attempts);
                 chunks.push(Chunk::single(seq, envelope, Arc::clone(&claimed.claim.window)));
             }
         }
@@ -203,6 +203,6 @@ pub(crate) fn cancel_claimed<T, P: Payload>(
     let running = before.state == SeqState::InFlight;
     let event = if running { Event::CancelledRunning } else { Event::CancelledWaiting };
     view.tally.add(event, 1);
-    desk.lay(seq, Envelope::seal(Verdict::Cancel, before.attempts));
+    desk.lay(seq, Envelope::new(Verdict::Cancel, before.attempts));
     Ok(())
 }

@@ -66,8 +66,10 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         dispatch: Dispatch<S, P>,
         handoff: HandOff<P, K>,
     ) -> Self {
+        let ledger = Ledger::with_room_for(config.span());
+        let keeps_time = config.lease_ms.is_some();
         Self {
-            ledger: Ledger::with_room_for(config.span()),
+            ledger: if keeps_time { ledger } else { ledger.without_heartbeats() },
             tallies: (0..=config.threads).map(|_| Tally::default()).collect(),
             began_ms: clock.now_ms(),
             config,

@@ -21,7 +21,7 @@ pub trait Source: Send + 'static {
 
     /// Estimated cost and bytes of an item; the planner cuts windows by them.
     fn entry(&self, _item: &Self::Item) -> Entry {
-        Entry { cost: 1, bytes: 0 }
+        UNKNOWN
     }
 
     /// What tells this item from another of the same size. It goes into the plan hash, so that a
@@ -31,25 +31,23 @@ pub trait Source: Send + 'static {
     }
 }
 
+/// The entry of an item of which nothing is known.
+const UNKNOWN: Entry = Entry { cost: 1, bytes: 0 };
+
 type Content<T> = fn(&T) -> &[u8];
 
 /// A source made of any iterator.
 pub struct Items<I: Iterator> {
     iterator: I,
     total: Option<u64>,
-    entry: fn(&I::Item) -> Entry,
+    entry: Option<fn(&I::Item) -> Entry>,
     content: Option<Content<I::Item>>,
 }
 
 impl<I: Iterator> Items<I> {
     /// A stream: its length shows when it ends.
     pub fn stream(items: impl IntoIterator<IntoIter = I>) -> Self {
-        Self {
-            iterator: items.into_iter(),
-            total: None,
-            entry: |_| Entry { cost: 1, bytes: 0 },
-            content: None,
-        }
+        Self { iterator: items.into_iter(), total: None, entry: None, content: None }
     }
 
     /// Items of a known number if the iterator knows it, as vectors and ranges do; else a stream.
@@ -63,7 +61,7 @@ impl<I: Iterator> Items<I> {
     /// Says how to estimate an item.
     #[must_use]
     pub fn entry(self, entry: fn(&I::Item) -> Entry) -> Self {
-        Self { entry, ..self }
+        Self { entry: Some(entry), ..self }
     }
 
     /// Says what makes an item this item.
@@ -89,7 +87,7 @@ where
     }
 
     fn entry(&self, item: &I::Item) -> Entry {
-        (self.entry)(item)
+        self.entry.map_or(UNKNOWN, |entry| entry(item))
     }
 
     fn content<'a>(&self, item: &'a I::Item) -> Option<&'a [u8]> {

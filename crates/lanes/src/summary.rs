@@ -1,8 +1,8 @@
 //! What a run amounts to, and the point from which another one goes on.
 
 use serde::{Deserialize, Serialize};
+use sprag_kernel::machines::SeqState;
 
-use crate::outcome::Verdict;
 use crate::tally::Retries;
 
 /// Committed seqs by outcome.
@@ -24,14 +24,24 @@ impl Counts {
         self.success + self.skip + self.fail + self.cancel
     }
 
-    #[inline]
-    pub(crate) fn count<P>(&mut self, verdict: &Verdict<P>) {
-        match verdict {
-            Verdict::Success(_) => self.success += 1,
-            Verdict::Skip(_) => self.skip += 1,
-            Verdict::Fail(..) => self.fail += 1,
-            Verdict::Cancel => self.cancel += 1,
+    /// Counts a seq that ended in this state.
+    pub(crate) fn count(&mut self, state: SeqState) {
+        match state {
+            SeqState::TerminalSuccess => self.success += 1,
+            SeqState::TerminalSkip => self.skip += 1,
+            SeqState::TerminalFail => self.fail += 1,
+            SeqState::TerminalCancel => self.cancel += 1,
+            SeqState::Unseen | SeqState::Dispatched | SeqState::InFlight | SeqState::Committed => {
+                unreachable!("{state} is no outcome")
+            }
         }
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.success += other.success;
+        self.skip += other.skip;
+        self.fail += other.fail;
+        self.cancel += other.cancel;
     }
 }
 
@@ -43,7 +53,7 @@ pub struct Resume {
     pub cursor: u64,
     /// The committed seqs by outcome.
     pub counts: Counts,
-    /// The chain over (seq, outcome, payload) of the committed seqs.
+    /// The hash over (seq, outcome, payload) of the committed seqs.
     pub outcome_hash: u64,
     /// The hash of the configuration and of the entries before the cursor. Not looked at while the
     /// cursor is 0.
@@ -74,7 +84,7 @@ pub struct Summary {
     pub counts: Counts,
     /// The hash of the configuration and of the entries before the cursor.
     pub plan_hash: [u8; 32],
-    /// The chain over (seq, outcome, payload).
+    /// The hash over (seq, outcome, payload).
     pub outcome_hash: u64,
     /// Retries in this run, by class.
     pub retries: Retries,

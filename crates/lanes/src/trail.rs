@@ -31,16 +31,19 @@ impl Steps {
     /// Notes the next entry.
     #[inline]
     pub(crate) fn note(&mut self, entry: Entry, content: Option<&[u8]>) {
-        let content = content.map(fingerprint);
-        if content.is_none()
-            && let Some(last) = self.0.back_mut()
-            && last.content.is_none()
-            && last.entry == entry
-        {
-            last.count += 1;
-            return;
+        match content.map(fingerprint) {
+            None => self.note_equal(entry, 1),
+            content => self.0.push_back(Step { entry, content, count: 1 }),
         }
-        self.0.push_back(Step { entry, content, count: 1 });
+    }
+
+    /// Notes some entries without content.
+    #[inline]
+    pub(crate) fn note_equal(&mut self, entry: Entry, count: u64) {
+        match self.0.back_mut() {
+            Some(last) if last.content.is_none() && last.entry == entry => last.count += count,
+            Some(_) | None => self.0.push_back(Step { entry, content: None, count }),
+        }
     }
 }
 

@@ -53,6 +53,18 @@ impl Windows {
         }
     }
 
+    /// How many more entries like this one join the newest window, if they come next.
+    #[inline]
+    pub(crate) fn room_for(&self, entry: Entry) -> u64 {
+        if self.planned.is_empty() { 0 } else { self.planner.room_for(entry) }
+    }
+
+    /// Plans entries that the newest window has room for.
+    #[inline]
+    pub(crate) fn extend(&mut self, entry: Entry, count: u64) {
+        self.planner.extend(entry, count);
+    }
+
     /// The input has ended.
     pub(crate) fn finish(&mut self) {
         let last = self.planner.finish();

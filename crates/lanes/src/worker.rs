@@ -11,14 +11,15 @@ use sprag_kernel::decide::seq::{Lease, Outcome as Ended};
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::retry::ErrorClass;
 
-use crate::claim::{Claim, Held};
+use crate::claim::{Claim, Desk, Held};
 use crate::commit::panic_text;
-use crate::ledger::is_stale;
 use crate::outcome::{Envelope, Outcome, Payload, Verdict};
 use crate::reclaim::{Claimed, cancel_claimed};
 use crate::runtime::{Shared, Signal};
+use crate::sealed::Sealed;
 use crate::sink::Sink;
 use crate::source::Source;
+use crate::summary::Counts;
 use crate::sync::lock;
 use crate::tally::Event;
 
@@ -26,8 +27,8 @@ use crate::tally::Event;
 const CLAIM_NS: u64 = 75_000;
 /// Finished envelopes are handed over at least this often, if items end at all.
 const HOLD_BACK_NS: u64 = 1_000_000;
-/// In large claims so many items go together; they are fast, or the claim would be small.
-const GROUP: usize = 16;
+/// The items of a large claim go together in so many groups; they are fast, or it would be small.
+const GROUPS: usize = 4;
 /// Up to this size of a claim every item goes by itself.
 const SMALL_CLAIM: usize = 32;
 
@@ -121,6 +122,7 @@ where
         let began = self.clock.now_ns();
         let (mut now, mut published) = (began, began);
         let group = self.group_of(claim.len());
+        let mut kept = Sealed::empty(claim.first, claim.attempts);
         let mut done = 0;
         while done < claim.len() {
             match self.signal() {
@@ -140,7 +142,7 @@ where
             }
             let places = done..(done + group).min(claim.len());
             done = places.end;
-            if let Err(refusal) = self.compute_group(worker, claim, places, now) {
+            if let Err(refusal) = self.compute_group((worker, claim), places, now, &mut kept) {
                 self.fail(&mut lock(&self.dispatch), refusal);
                 break;
             }
@@ -157,123 +159,126 @@ where
     /// and of the clock; where a lease can be lost each item stands for itself, so that none is
     /// charged for a neighbour that hangs.
     fn group_of(&self, claimed: usize) -> usize {
-        if claimed <= SMALL_CLAIM || self.config.lease_ms.is_some() { 1 } else { GROUP }
+        if claimed <= SMALL_CLAIM || self.config.lease_ms.is_some() { 1 } else { claimed / GROUPS }
     }
 
     /// Starts some seqs, computes them, and settles them. A refusal from here is fatal to the run.
     fn compute_group(
         &self,
-        worker: usize,
-        claim: &Held<S::Item, P>,
+        (worker, claim): (usize, &Held<S::Item, P>),
         places: Range<usize>,
         now: u64,
+        kept: &mut Sealed<P>,
     ) -> Result<(), Refusal> {
-        let started = self.start(claim, places.clone(), now / 1_000_000)?;
-        self.tallies[worker].add(Event::Started, u64::from(started.count_ones()));
-        let mut kept = Kept::new(places.start, places.len());
-        for (bit, place) in places.enumerate() {
-            let computed = started >> bit & 1 == 1
-                && self.compute_one(worker, Claimed { claim, place }, &mut kept)?;
-            if !computed {
-                self.settle(worker, claim, &mut kept)?;
-                kept.from = place + 1;
+        let strays = self.start(worker, claim, places.clone(), now / 1_000_000)?;
+        kept.expect(places.len());
+        let mut place = places.start;
+        for stop in strays.into_iter().chain([places.end]) {
+            while place < stop {
+                let failure = self.compute_run(claim, place..stop, kept).err();
+                let ended = place..place + kept.len();
+                place = ended.end;
+                self.settle((worker, claim), ended, kept)?;
+                if let Some(failure) = failure {
+                    self.fail_one(worker, Claimed { claim, place }, failure)?;
+                    place += 1;
+                    kept.first = claim.seq(place);
+                }
+            }
+            if stop < places.end {
+                // Taken away before it began.
+                place = stop + 1;
+                kept.first = claim.seq(place);
             }
         }
-        self.settle(worker, claim, &mut kept)
+        Ok(())
     }
 
-    /// Starts the seqs that this claim still holds; the others were taken away. One bit per place.
-    #[inline]
+    /// Starts the seqs that this claim still holds. Returns the places of the others.
     fn start(
         &self,
+        worker: usize,
         claim: &Claim<S::Item, P>,
         places: Range<usize>,
         now_ms: u64,
-    ) -> Result<u32, Refusal> {
-        let mut started = 0;
+    ) -> Result<Vec<usize>, Refusal> {
+        let (first, count) = (places.start, places.len());
         // Held against reclaim and cancel, so that the moves are plain stores.
-        let _desk = lock(&claim.desk);
-        for (bit, place) in places.enumerate() {
-            match self.ledger.start_held(claim.seq(place), claim.lease(place), now_ms) {
-                Ok(()) => started |= 1 << bit,
-                Err(refusal) if is_stale(&refusal) => {}
-                Err(refusal) => return Err(refusal),
-            }
+        let desk = lock(&claim.desk);
+        let mut strays = self.ledger.start_run(claim.hold(places), now_ms)?;
+        drop(desk);
+        self.tallies[worker].add(Event::Started, (count - strays.len()) as u64);
+        for place in &mut strays {
+            *place += first;
         }
-        Ok(started)
+        Ok(strays)
     }
 
-    /// Computes one seq. Its envelope is kept to be settled, unless the attempt failed: that is settled
-    /// here.
-    #[inline]
-    fn compute_one(
+    /// Computes seqs and keeps their outcomes, up to the first attempt that fails.
+    fn compute_run(
         &self,
-        worker: usize,
-        claimed: Claimed<S::Item, P>,
-        kept: &mut Kept<P>,
-    ) -> Result<bool, Refusal> {
-        let Claimed { claim, place } = claimed;
-        let (seq, attempts) = (claim.seq(place), claim.attempts);
-        let context = Context { seq, attempts, lease: claim.lease(place), run: self };
+        claim: &Claim<S::Item, P>,
+        places: Range<usize>,
+        kept: &mut Sealed<P>,
+    ) -> Result<(), (ErrorClass, String)> {
+        let attempts = claim.attempts;
         let computed = catch_unwind(AssertUnwindSafe(|| {
-            match (self.compute)(claim.item(place), &context) {
-                Outcome::Success(payload) => kept.keep(Verdict::Success(payload), attempts),
-                Outcome::Skip(reason) => kept.keep(Verdict::Skip(reason), attempts),
-                Outcome::Fail(class, message) => return Err((class, message)),
+            for place in places {
+                let (seq, lease) = (claim.seq(place), claim.lease(place));
+                let context = Context { seq, attempts, lease, run: self };
+                match (self.compute)(claim.item(place), &context) {
+                    Outcome::Success(payload) => kept.seal_success(payload, attempts),
+                    Outcome::Skip(reason) => {
+                        kept.seal(Envelope::new(Verdict::Skip(reason), attempts));
+                    }
+                    Outcome::Fail(class, message) => return Err((class, message)),
+                }
             }
             Ok(())
         }));
-        let failure = match computed {
-            Ok(Ok(())) => return Ok(true),
-            Ok(Err(failure)) => failure,
-            Err(panic) => (ErrorClass::NonRetryableInput, panic_text(&*panic)),
-        };
+        computed.unwrap_or_else(|panic| Err((ErrorClass::NonRetryableInput, panic_text(&*panic))))
+    }
+
+    /// Settles an attempt that failed.
+    fn fail_one(
+        &self,
+        worker: usize,
+        claimed: Claimed<S::Item, P>,
+        failure: (ErrorClass, String),
+    ) -> Result<(), Refusal> {
         let mut dispatch = lock(&self.dispatch);
         dispatch.fail(claimed, failure, &self.config, self.view(worker))?;
         drop(dispatch);
         self.wake_all();
-        Ok(false)
+        Ok(())
     }
 
     /// Lets outcomes reach the ledger and the desk together.
-    #[inline]
     fn settle(
         &self,
-        worker: usize,
-        claim: &Claim<S::Item, P>,
-        kept: &mut Kept<P>,
+        (worker, claim): (usize, &Claim<S::Item, P>),
+        places: Range<usize>,
+        kept: &mut Sealed<P>,
     ) -> Result<(), Refusal> {
-        if kept.envelopes.is_empty() {
+        if places.is_empty() {
             return Ok(());
         }
-        let mut taken_away = Vec::new();
-        let (mut succeeded, mut skipped) = (0, 0);
+        let (hold, mut ended) = (claim.hold(places), kept.counts());
         let mut desk = lock(&claim.desk);
-        for (place, envelope) in (kept.from..).zip(&kept.envelopes) {
-            let (kind, count) = match &envelope.verdict {
-                Verdict::Success(_) => (Ended::Success, &mut succeeded),
-                Verdict::Skip(_) => (Ended::Skip, &mut skipped),
-                Verdict::Fail(..) | Verdict::Cancel => unreachable!("settled where it failed"),
-            };
-            match self.ledger.finish_held(claim.seq(place), claim.lease(place), kind) {
-                Ok(()) => *count += 1,
-                Err(refusal) if is_stale(&refusal) => taken_away.push(place),
-                Err(refusal) => return Err(refusal),
-            }
-        }
-        if taken_away.is_empty() {
-            desk.lay_run(claim.seq(kept.from), &mut kept.envelopes, kept.bytes);
+        let strays = if kept.is_all_success() {
+            self.ledger.succeed_run(hold)?
         } else {
-            tracing::debug!(first = claim.seq(taken_away[0]), "late results dropped");
-            let late = (kept.from..).zip(kept.envelopes.drain(..));
-            for (place, envelope) in late.filter(|(place, _)| !taken_away.contains(place)) {
-                desk.lay(claim.seq(place), envelope);
-            }
+            self.ledger.finish_run(hold, kept.iter().map(|envelope| kind(&envelope)))?
+        };
+        if strays.is_empty() {
+            desk.lay_run(kept);
+        } else {
+            tracing::debug!(first = kept.first, dropped = strays.len(), "late results dropped");
+            ended = lay_others(&mut desk, kept, &strays);
         }
         drop(desk);
-        kept.bytes = 0;
-        self.tallies[worker].add(Event::Succeeded, succeeded);
-        self.tallies[worker].add(Event::Skipped, skipped);
+        self.tallies[worker].add(Event::Succeeded, ended.success);
+        self.tallies[worker].add(Event::Skipped, ended.skip);
         Ok(())
     }
 
@@ -302,23 +307,24 @@ where
     }
 }
 
-/// Envelopes of neighbours that are computed and not settled yet.
-struct Kept<P> {
-    /// The place of the first one in its claim.
-    from: usize,
-    envelopes: Vec<Envelope<P>>,
-    bytes: u64,
+/// Lays down what was not taken away meanwhile, and counts it.
+fn lay_others<P: Payload>(desk: &mut Desk<P>, kept: &mut Sealed<P>, strays: &[usize]) -> Counts {
+    let mut counts = Counts::default();
+    let mut all = kept.take();
+    let first = all.first;
+    for (place, envelope) in all.drain().enumerate() {
+        if !strays.contains(&place) {
+            counts.count(envelope.verdict.state());
+            desk.lay(first + place as u64, envelope);
+        }
+    }
+    counts
 }
 
-impl<P: Payload> Kept<P> {
-    fn new(from: usize, expected: usize) -> Self {
-        Self { from, envelopes: Vec::with_capacity(expected), bytes: 0 }
-    }
-
-    #[inline]
-    fn keep(&mut self, verdict: Verdict<P>, attempts: u16) {
-        let envelope = Envelope::seal(verdict, attempts);
-        self.bytes += envelope.weight();
-        self.envelopes.push(envelope);
+fn kind<P, T>(envelope: &Envelope<P, T>) -> Ended {
+    match envelope.verdict {
+        Verdict::Success(_) => Ended::Success,
+        Verdict::Skip(_) => Ended::Skip,
+        Verdict::Fail(..) | Verdict::Cancel => unreachable!("settled where it failed"),
     }
 }

@@ -277,6 +277,31 @@ proptest! {
         }
         prop_assert_eq!(next, entries.len() as u64);
     }
+
+    #[test]
+    fn equal_entries_taken_at_once_cut_the_windows_that_they_cut_one_by_one(
+        config in config(),
+        runs in proptest::collection::vec((0..9_u64, 0..9_u64, 1..12_u64), 0..20),
+    ) {
+        let (mut single, mut windows) = (Planner::new(config), Vec::new());
+        let (mut whole, mut same) = (Planner::new(config), Vec::new());
+        for (cost, bytes, count) in runs {
+            let entry = Entry { cost: cost * cost, bytes: bytes * bytes };
+            windows.extend((0..count).filter_map(|_| single.push(entry)));
+            let mut left = count;
+            while left > 0 {
+                let room = whole.room_for(entry).min(left);
+                whole.extend(entry, room);
+                left -= room;
+                if left > 0 {
+                    same.extend(whole.push(entry));
+                    left -= 1;
+                }
+            }
+            prop_assert_eq!(whole.open(), single.open());
+        }
+        prop_assert_eq!(same, windows);
+    }
 }
 
 #[test]

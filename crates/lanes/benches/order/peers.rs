@@ -25,7 +25,7 @@ pub(crate) fn lanes(load: Load) -> u64 {
         let mut hash = folded.load(Ordering::Relaxed);
         for (_, envelope) in batch.iter() {
             if let Verdict::Success(result) = envelope.verdict {
-                hash = fold(hash, result);
+                hash = fold(hash, *result);
             }
         }
         folded.store(hash, Ordering::Relaxed);

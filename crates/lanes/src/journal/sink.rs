@@ -80,7 +80,7 @@ impl RunState {
     }
 }
 
-fn outcome<P>(verdict: &Verdict<P>) -> Outcome {
+fn outcome<P, T>(verdict: &Verdict<P, T>) -> Outcome {
     match verdict {
         Verdict::Success(_) => Outcome::Success,
         Verdict::Skip(_) => Outcome::Skip,

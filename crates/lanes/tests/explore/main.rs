@@ -43,9 +43,13 @@ mod pressure;
 mod reclaim;
 #[path = "../../src/retries.rs"]
 mod retries;
+#[path = "../../src/runs.rs"]
+mod runs;
 #[path = "../../src/runtime.rs"]
 mod runtime;
 mod scenarios;
+#[path = "../../src/sealed.rs"]
+mod sealed;
 #[path = "../../src/seq_ledger.rs"]
 mod seq_ledger;
 #[path = "../../src/sink.rs"]

@@ -36,7 +36,7 @@ impl Sink<u64> for Notes {
         let mut written = self.0.lock().unwrap();
         for (seq, envelope) in batch.iter() {
             if let Verdict::Success(payload) = envelope.verdict {
-                written.push((seq, payload));
+                written.push((seq, *payload));
             }
         }
         Ok(())
@@ -60,7 +60,7 @@ pub(crate) fn hand_off() {
             let lease = world.ledger.dispatch(seq, owner(seq), 0).unwrap();
             world.ledger.start(seq, lease, 0).unwrap();
             world.ledger.finish(seq, lease, Kept::Success).unwrap();
-            let envelope = Envelope::seal(Verdict::Success(seq * 10), 0);
+            let envelope = Envelope::new(Verdict::Success(seq * 10), 0);
             let chunk = Chunk::single(seq, envelope, Arc::default());
             let tally = Tally::default();
             let books = Books { ledger: &world.ledger, trail: &world.trail, tally: &tally };

@@ -17,7 +17,7 @@ impl Sink<u64> for Notes {
     fn commit(&mut self, batch: &mut Batch<u64>) -> Result<(), SinkError> {
         for (seq, envelope) in batch.iter() {
             if let Verdict::Success(payload) = envelope.verdict {
-                self.0.lock().unwrap().push((seq, payload));
+                self.0.lock().unwrap().push((seq, *payload));
             }
         }
         Ok(())

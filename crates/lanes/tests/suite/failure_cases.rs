@@ -30,8 +30,8 @@ fn a_panic_of_compute_fails_its_seq_and_no_other() {
     let notes = std::sync::Arc::clone(&failures);
     let sink = move |batch: &mut Batch<u64>| {
         for (seq, envelope) in batch.iter() {
-            if let Verdict::Fail(class, message) = &envelope.verdict {
-                notes.lock().unwrap().push((seq, class.name(), message.clone()));
+            if let Verdict::Fail(class, message) = envelope.verdict {
+                notes.lock().unwrap().push((seq, class.name(), message.to_string()));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ fn run(threads: usize) -> Summary {
     let sink = move |batch: &mut Batch<u64>| {
         for (seq, envelope) in batch.iter() {
             assert_eq!(seq, next);
-            assert_eq!(envelope.verdict, Verdict::Success(seq * 3));
+            assert_eq!(envelope.verdict, Verdict::Success(&(seq * 3)));
             next += 1;
         }
         Ok(())

@@ -83,7 +83,7 @@ impl Written {
                 Verdict::Cancel => "cancel",
             });
             if let Verdict::Success(payload) = envelope.verdict {
-                pages.writes.push((seq, payload));
+                pages.writes.push((seq, *payload));
             }
         }
         assert_eq!(batch.resume().cursor, pages.outcomes.len() as u64);
