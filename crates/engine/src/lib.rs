@@ -12,4 +12,5 @@ pub mod names;
 pub mod plan;
 pub mod protocol;
 pub mod store;
+pub mod views;
 pub mod worker;

@@ -11,7 +11,7 @@ use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
 use super::legs::event;
-use super::rows::{HELD_COLUMNS, failed, held};
+use super::rows::{HELD_COLUMNS, held};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -40,44 +40,33 @@ fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<
              AND a.step_index = coalesce(?2, j.current_step)
          WHERE j.job_id = ?1 ORDER BY a.attempt_no DESC LIMIT 1"
     );
-    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
-    let mut rows =
-        statement.query(params![job_id.as_bytes(), step_index]).map_err(|error| failed(&error))?;
-    let row = rows.next().map_err(|error| failed(&error))?;
-    row.map(|row| held(tx.connection, row)).transpose()
+    let found =
+        tx.all(&sql, params![job_id.as_bytes(), step_index], |row| held(tx.connection, row))?;
+    Ok(found.into_iter().next())
 }
 
 fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<()> {
     if after.writes_attempt(&before.attempt) {
-        write_attempt(tx, engine, before, after).map_err(|error| failed(&error))?;
+        write_attempt(tx, engine, before, after)?;
     }
     crash_point("amend.after_attempt");
-    tx.connection
-        .prepare_cached(
-            "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
+    tx.execute(
+        "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
                  attempts_total = attempts_total + ?5
              WHERE job_id = ?1",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                before.key.job_id.as_bytes(),
-                after.job_to.code(),
-                !after.changes.is_empty(),
-                tx.now,
-                before.attempt.outbox.is_none() && after.attempt.outbox.is_some(),
-            ])
-        })
-        .map_err(|error| failed(&error))?;
+        params![
+            before.key.job_id.as_bytes(),
+            after.job_to.code(),
+            !after.changes.is_empty(),
+            tx.now,
+            before.attempt.outbox.is_none() && after.attempt.outbox.is_some(),
+        ],
+    )?;
     crash_point("amend.after_job");
     if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
 }
 
-fn write_attempt(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    before: &Held,
-    after: &Amendment,
-) -> rusqlite::Result<usize> {
+fn write_attempt(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<usize> {
     let entered = before.attempt.ending.is_none() && after.attempt.ending.is_some();
     let (key, row) = (&before.key, &after.attempt);
     let (timer, at) = match after.timer {
@@ -86,7 +75,8 @@ fn write_attempt(
         Timer::At(at) => ("at", Some(at)),
         Timer::Ready => ("ready", None),
     };
-    tx.connection.prepare_cached(include_str!("../../sql/sqlite/amend_attempt.sql"))?.execute(
+    tx.execute(
+        include_str!("../../sql/sqlite/amend_attempt.sql"),
         params![
             key.job_id.as_bytes(),
             key.step_index,

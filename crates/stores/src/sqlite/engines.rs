@@ -1,136 +1,90 @@
 //! Engines: joining, beating, and taking over what a dead one held.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, Due, Held, StoreError};
 use sprag_kernel::retry::Millis;
 
-use super::rows::{HELD_COLUMNS, failed, held, key};
+use super::rows::{HELD_COLUMNS, failed, held, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
 pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
-    tx.connection
-        .query_row(
-            "INSERT INTO engine (name, joined_at, beat_at) VALUES (?1, ?2, ?2) RETURNING engine_no",
-            params![name, tx.now],
-            |row| row.get(0).map(EngineNo),
-        )
-        .map_err(|error| failed(&error))
+    let sql =
+        "INSERT INTO engine (name, joined_at, beat_at) VALUES (?1, ?2, ?2) RETURNING engine_no";
+    let joined = tx.find(sql, params![name, tx.now], |row| row.get(0).map(EngineNo))?;
+    joined.ok_or_else(|| StoreError::Unavailable("no engine row".to_owned()))
 }
 
 pub(super) fn beat(tx: &Tx<'_>, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
     let low = low.as_ref().map(JobId::as_bytes);
-    let beaten = tx
-        .connection
-        .execute(
-            "UPDATE engine SET beat_at = ?2, low = ?3 WHERE engine_no = ?1 AND dead = 0",
-            params![engine.0, tx.now, low],
-        )
-        .map_err(|error| failed(&error))?;
+    let sql = "UPDATE engine SET beat_at = ?2, low = ?3 WHERE engine_no = ?1 AND dead = 0";
+    let beaten = tx.execute(sql, params![engine.0, tx.now, low])?;
     if beaten == 1 { Ok(()) } else { Err(StoreError::Fenced) }
 }
 
 /// Refuses an engine that was declared dead. In the writer's transaction, so it holds until the commit.
 pub(super) fn expect_alive(tx: &Tx<'_>, engine: EngineNo) -> Answer<()> {
-    let alive = tx
-        .connection
-        .prepare_cached("SELECT 1 FROM engine WHERE engine_no = ?1 AND dead = 0")
-        .and_then(|mut statement| statement.query_row([engine.0], |_| Ok(())).optional())
-        .map_err(|error| failed(&error))?;
-    alive.ok_or(StoreError::Fenced)
+    let sql = "SELECT 1 FROM engine WHERE engine_no = ?1 AND dead = 0";
+    tx.find(sql, [engine.0], |_| Ok(()))?.ok_or(StoreError::Fenced)
 }
 
 pub(super) fn silent(tx: &Tx<'_>, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
     let since = tx.now - i64::try_from(timeout_ms).unwrap_or(i64::MAX);
-    tx.connection
-        .prepare_cached("SELECT engine_no FROM engine WHERE dead = 0 AND beat_at <= ?1")
-        .and_then(|mut statement| {
-            statement.query_map([since], |row| row.get(0).map(EngineNo))?.collect()
-        })
-        .map_err(|error| failed(&error))
+    let sql = "SELECT engine_no FROM engine WHERE dead = 0 AND beat_at <= ?1 ORDER BY engine_no";
+    tx.all(sql, [since], |row| row.get(0).map(EngineNo).map_err(|error| failed(&error)))
 }
 
 /// The engine beats no more. What it holds is found by whoever looks for the silent.
 pub(super) fn leave(tx: &Tx<'_>, engine: EngineNo) -> Answer<()> {
-    tx.connection
-        .execute("UPDATE engine SET beat_at = 0 WHERE engine_no = ?1 AND dead = 0", [engine.0])
-        .map(|_| ())
-        .map_err(|error| failed(&error))
+    let sql = "UPDATE engine SET beat_at = 0 WHERE engine_no = ?1 AND dead = 0";
+    tx.execute(sql, [engine.0]).map(|_| ())
 }
 
 /// Marks the engine dead, frees its activations, and hands its attempts and messages to the heir.
 pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
     expect_alive(tx, heir)?;
-    tx.connection
-        .execute("UPDATE engine SET dead = 1 WHERE engine_no = ?1", [dead.0])
-        .map_err(|error| failed(&error))?;
+    tx.execute("UPDATE engine SET dead = 1 WHERE engine_no = ?1", [dead.0])?;
     crash_point("take_over.after_death");
     // An activation that was entered and not dispatched goes back to the queue; its next claim enters
     // it again.
-    tx.connection
-        .execute(
-            "UPDATE attempt SET owner = NULL, ready_at = ?2 - priority * ?3, version = version + 1,
-                 updated_at = ?2
-             WHERE owner = ?1 AND lease_id IS NULL AND ending IS NULL",
-            params![dead.0, tx.now, AGEING_MS],
-        )
-        .map_err(|error| failed(&error))?;
+    tx.execute(
+        "UPDATE attempt SET owner = NULL, ready_at = ?2 - priority * ?3, version = version + 1,
+             updated_at = ?2
+         WHERE owner = ?1 AND lease_id IS NULL AND ending IS NULL",
+        params![dead.0, tx.now, AGEING_MS],
+    )?;
     crash_point("take_over.after_release");
     // A message that was not finished is delivered again, which is one more entry of Leg2. Only what
     // passes on here is returned: the heir may run attempts of its own.
-    let mut passed_on: Vec<AttemptKey> = Vec::new();
-    let mut statement = tx
-        .connection
-        .prepare_cached(
-            "UPDATE attempt SET owner = ?2, version = version + 1,
-                 ledger = ledger + (ending IS NOT NULL AND ledger % 100000000 < 99999999)
-             WHERE owner = ?1 RETURNING job_id, step_index, branch, turn, attempt_no",
-        )
-        .map_err(|error| failed(&error))?;
-    let mut rows = statement.query(params![dead.0, heir.0]).map_err(|error| failed(&error))?;
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        passed_on.push(key(row)?);
-    }
-    drop(rows);
+    let mut passed_on = tx.all(
+        "UPDATE attempt SET owner = ?2, version = version + 1,
+             ledger = ledger + (ending IS NOT NULL AND ledger % 100000000 < 99999999)
+         WHERE owner = ?1 RETURNING job_id, step_index, branch, turn, attempt_no",
+        params![dead.0, heir.0],
+        key,
+    )?;
     crash_point("take_over.after_hand_over");
     passed_on.sort_unstable();
-    passed_on.iter().map(|key| read_held(tx, key)).collect()
-}
-
-fn read_held(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Held> {
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
          WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
              AND a.attempt_no = ?5"
     );
-    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
-    let branch = key.branch.cast_signed();
-    let mut rows = statement
-        .query(params![key.job_id.as_bytes(), key.step_index, branch, key.turn, key.attempt_no])
-        .map_err(|error| failed(&error))?;
-    let row = rows.next().map_err(|error| failed(&error))?;
-    held(tx.connection, row.expect("a row that was just updated is there"))
+    let read = |key| tx.all(&sql, place(key), |row| held(tx.connection, row));
+    Ok(passed_on.iter().map(read).collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// Activations whose time has come are made claimable; the rest is returned.
 pub(super) fn due(tx: &Tx<'_>, engine: EngineNo, limit: u32) -> Answer<Due> {
     expect_alive(tx, engine)?;
-    let promoted = tx
-        .connection
-        .prepare_cached(include_str!("../../sql/sqlite/promote_due.sql"))
-        .and_then(|mut statement| statement.execute(params![tx.now, AGEING_MS, limit]))
-        .map_err(|error| failed(&error))?;
+    let sql = include_str!("../../sql/sqlite/promote_due.sql");
+    let promoted = tx.execute(sql, params![tx.now, AGEING_MS, limit])?;
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
          WHERE a.timer_at <= ?1 ORDER BY a.timer_at LIMIT ?2"
     );
-    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
-    let mut rows = statement.query(params![tx.now, limit]).map_err(|error| failed(&error))?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        all.push(held(tx.connection, row)?);
-    }
-    Ok(Due { promoted, held: all, now: tx.now.cast_unsigned() })
+    let held = tx.all(&sql, params![tx.now, limit], |row| held(tx.connection, row))?;
+    Ok(Due { promoted, held, now: tx.now.cast_unsigned() })
 }

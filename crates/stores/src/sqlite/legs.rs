@@ -1,6 +1,6 @@
 //! The two legs: claim, the work of Leg1, the entry of Leg2, Steps 1 to 3.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_engine::store::{
@@ -13,7 +13,7 @@ use sprag_kernel::machine::State;
 use sprag_kernel::{JobState, StepState};
 
 use super::engines::expect_alive;
-use super::rows::{HELD_COLUMNS, failed, held, state};
+use super::rows::{HELD_COLUMNS, held, place, state};
 use super::writer::Tx;
 use crate::AGEING_MS;
 use crate::repeat::{self, AttemptNow};
@@ -38,13 +38,8 @@ fn claim_service(
          WHERE a.service = ?1 AND a.ready_at IS NOT NULL ORDER BY a.ready_at LIMIT ?2"
     );
     let from = claimed.len();
-    let mut statement = tx.connection.prepare_cached(&sql).map_err(|error| failed(&error))?;
-    let mut rows =
-        statement.query(params![wish.service, wish.max]).map_err(|error| failed(&error))?;
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        claimed.push(held(tx.connection, row)?);
-    }
-    drop(rows);
+    let wish = params![wish.service, wish.max];
+    claimed.extend(tx.all(&sql, wish, |row| held(tx.connection, row))?);
     for held in &mut claimed[from..] {
         enter(tx, engine, held)?;
     }
@@ -55,26 +50,26 @@ fn claim_service(
 fn enter(tx: &Tx<'_>, engine: EngineNo, held: &mut Held) -> Answer<()> {
     let ledger = held.attempt.ledger.enter_leg1().unwrap_or(held.attempt.ledger);
     let key = &held.key;
-    tx.connection
-        .prepare_cached(include_str!("../../sql/sqlite/enter_leg1.sql"))
-        .and_then(|mut statement| {
-            statement.execute(params![
-                key.job_id.as_bytes(),
-                key.step_index,
-                key.branch.cast_signed(),
-                key.turn,
-                key.attempt_no,
-                ledger.get(),
-                engine.0,
-                tx.now,
-            ])
-        })
-        .map_err(|error| failed(&error))?;
+    tx.execute(
+        include_str!("../../sql/sqlite/enter_leg1.sql"),
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            ledger.get(),
+            engine.0,
+            tx.now,
+        ],
+    )?;
     crash_point("claim.after_entry");
     held.attempt.ledger = ledger;
     held.attempt.version += 1;
     Ok(())
 }
+
+const GONE: DispatchOutcome = DispatchOutcome::Gone;
 
 pub(super) fn dispatch(
     tx: &Tx<'_>,
@@ -87,9 +82,15 @@ pub(super) fn dispatch(
 
 fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<DispatchOutcome> {
     let key = &write.key;
-    let Some(job_state) = job_state(tx, key)? else { return Ok(DispatchOutcome::Gone) };
-    if job_state == JobState::Cancelling {
-        return Ok(DispatchOutcome::Cancelling);
+    // Before all else: a repeat may be committed already, and cancelled since.
+    let done = if write.repeats { repeat::dispatched(attempt_now(tx, key)?, write) } else { GONE };
+    if done != GONE {
+        return Ok(done);
+    }
+    match job_state(tx, key)? {
+        None => return Ok(GONE),
+        Some(JobState::Cancelling) => return Ok(DispatchOutcome::Cancelling),
+        Some(_) => {}
     }
     let lease_end = tx.now + i64::try_from(write.lease_ms).unwrap_or(i64::MAX / 2);
     let ack_end = tx.now + i64::try_from(write.ack_timeout_ms).unwrap_or(i64::MAX / 2);
@@ -99,110 +100,81 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         HandOff::PulledUnacked => (1, true, false, Some(ack_end), None),
         HandOff::Outbox => (0, false, false, Some(tx.now), None),
     };
-    let written = tx
-        .connection
-        .prepare_cached(include_str!("../../sql/sqlite/dispatch_attempt.sql"))
-        .and_then(|mut statement| {
-            statement.execute(params![
-                key.job_id.as_bytes(),
-                key.step_index,
-                key.branch.cast_signed(),
-                key.turn,
-                key.attempt_no,
-                write.version,
-                write.step_to.code(),
-                write.ledger.get(),
-                write.lease_id.0.cast_signed(),
-                lease_end,
-                outbox,
-                sent.then_some(tx.now),
-                acked.then_some(tx.now),
-                timer,
-                owner,
-                tx.now,
-            ])
-        })
-        .map_err(|error| failed(&error))?;
-    if written == 0 && !write.repeats {
-        return Ok(DispatchOutcome::Gone);
-    }
+    let written = tx.execute(
+        include_str!("../../sql/sqlite/dispatch_attempt.sql"),
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            write.version,
+            write.step_to.code(),
+            write.ledger.get(),
+            write.lease_id.0.cast_signed(),
+            lease_end,
+            outbox,
+            sent.then_some(tx.now),
+            acked.then_some(tx.now),
+            timer,
+            owner,
+            tx.now,
+        ],
+    )?;
     if written == 0 {
-        return Ok(repeat::dispatched(attempt_now(tx, key)?, write));
+        return Ok(GONE);
     }
     crash_point("dispatch.after_attempt");
-    tx.connection
-        .prepare_cached(
-            "UPDATE job SET state = ?2, version = version + 1, events = events + 1,
+    tx.execute(
+        "UPDATE job SET state = ?2, version = version + 1, events = events + 1,
                  attempts_total = attempts_total + 1, updated_at = ?3
              WHERE job_id = ?1",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![key.job_id.as_bytes(), write.job_to.code(), tx.now])
-        })
-        .map_err(|error| failed(&error))?;
+        params![key.job_id.as_bytes(), write.job_to.code(), tx.now],
+    )?;
     crash_point("dispatch.after_job");
     event(tx, key, &write.changes)?;
     Ok(DispatchOutcome::Done { version: write.version + 1 })
 }
 
 fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
-    tx.connection
-        .prepare_cached(
-            "SELECT version, lease_id, guid, content FROM attempt WHERE job_id = ?1
+    tx.find(
+        "SELECT version, lease_id, guid, content FROM attempt WHERE job_id = ?1
              AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5",
-        )
-        .and_then(|mut statement| {
-            statement
-                .query_row(
-                    params![
-                        key.job_id.as_bytes(),
-                        key.step_index,
-                        key.branch.cast_signed(),
-                        key.turn,
-                        key.attempt_no
-                    ],
-                    |row| {
-                        Ok(AttemptNow {
-                            version: row.get(0)?,
-                            lease_id: row.get::<_, Option<u64>>(1)?.map(LeaseId),
-                            guid: row.get(2)?,
-                            content: row.get(3)?,
-                        })
-                    },
-                )
-                .optional()
-        })
-        .map_err(|error| failed(&error))
+        place(key),
+        |row| {
+            Ok(AttemptNow {
+                version: row.get(0)?,
+                lease_id: row.get::<_, Option<u64>>(1)?.map(LeaseId),
+                guid: row.get(2)?,
+                content: row.get(3)?,
+            })
+        },
+    )
 }
 
 fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
-    let code: Option<u8> = tx
-        .connection
-        .prepare_cached("SELECT state FROM job WHERE job_id = ?1")
-        .and_then(|mut statement| {
-            statement.query_row([key.job_id.as_bytes()], |row| row.get(0)).optional()
-        })
-        .map_err(|error| failed(&error))?;
+    let code: Option<u8> =
+        tx.find("SELECT state FROM job WHERE job_id = ?1", [key.job_id.as_bytes()], |row| {
+            row.get(0)
+        })?;
     code.map(state).transpose()
 }
 
 /// The event row of a change whose job row was written in the same transaction.
 pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
-    tx.connection
-        .prepare_cached(include_str!("../../sql/sqlite/insert_event.sql"))
-        .and_then(|mut statement| {
-            statement.execute(params![
-                key.job_id.as_bytes(),
-                tx.now,
-                key.step_index,
-                key.branch.cast_signed(),
-                key.turn,
-                key.attempt_no,
-                changes,
-            ])
-        })
-        .map(|_| ())
-        .map_err(|error| failed(&error))
+    tx.execute(
+        include_str!("../../sql/sqlite/insert_event.sql"),
+        params![
+            key.job_id.as_bytes(),
+            tx.now,
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            changes,
+        ],
+    )
+    .map(|_| ())
 }
 
 pub(super) fn end(tx: &Tx<'_>, engine: EngineNo, writes: &[EndWrite]) -> Answer<Vec<EndOutcome>> {
@@ -216,36 +188,33 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
         Some(error) => (Some(&error.code), Some(&error.message)),
         None => (None, None),
     };
-    let entered = tx
-        .connection
-        .prepare_cached(include_str!("../../sql/sqlite/end_attempt.sql"))
-        .and_then(|mut statement| {
-            statement.execute(params![
-                key.job_id.as_bytes(),
-                key.step_index,
-                key.branch.cast_signed(),
-                key.turn,
-                key.attempt_no,
-                write.version,
-                write.lease_id.map(|lease| lease.0.cast_signed()),
-                ending_code(write.ending.kind),
-                write.ending.guid.get(),
-                write.ending.content.as_ref().map(sprag_kernel::keys::Hash::as_bytes),
-                write.ledger.get(),
-                engine.0,
-                write.output,
-                code,
-                message,
-                tx.now,
-            ])
-        })
-        .map_err(|error| failed(&error))?;
+    let entered = tx.execute(
+        include_str!("../../sql/sqlite/end_attempt.sql"),
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            write.version,
+            write.lease_id.map(|lease| lease.0.cast_signed()),
+            ending_code(write.ending.kind),
+            write.ending.guid.get(),
+            write.ending.content.as_ref().map(sprag_kernel::keys::Hash::as_bytes),
+            write.ledger.get(),
+            engine.0,
+            write.output,
+            code,
+            message,
+            tx.now,
+        ],
+    )?;
     crash_point("end.after_attempt");
-    if entered == 0 && !write.repeats {
-        return Ok(EndOutcome::Stale);
+    if entered == 0 && write.repeats {
+        return Ok(repeat::ended(attempt_now(tx, key)?, write));
     }
     if entered == 0 {
-        return Ok(repeat::ended(attempt_now(tx, key)?, write));
+        return Ok(EndOutcome::Stale);
     }
     Ok(EndOutcome::Entered { version: write.version + 1 })
 }
@@ -267,17 +236,11 @@ struct JobNow {
 }
 
 fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
-    let found: Option<(u8, u64, u32)> = tx
-        .connection
-        .prepare_cached("SELECT state, version, semaphore FROM job WHERE job_id = ?1")
-        .and_then(|mut statement| {
-            statement
-                .query_row([key.job_id.as_bytes()], |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-                })
-                .optional()
-        })
-        .map_err(|error| failed(&error))?;
+    let found: Option<(u8, u64, u32)> = tx.find(
+        "SELECT state, version, semaphore FROM job WHERE job_id = ?1",
+        [key.job_id.as_bytes()],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
     found
         .map(|(code, version, semaphore)| {
             Ok(JobNow { state: state(code)?, version, semaphore: Semaphore::new(semaphore) })
@@ -293,8 +256,7 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     let Ok(settled) = job.semaphore.settle(children) else { return Ok(FinishOutcome::Gone) };
     let enter_next = write.enter_next && plan.follows == FollowWrite::NextStep;
     let before = tx.connection.total_changes();
-    insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))
-        .map_err(|error| failed(&error))?;
+    insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))?;
     crash_point("finish.after_statement");
     if tx.connection.total_changes() == before {
         return repeated_finish(tx, engine, write, &job);
@@ -314,26 +276,12 @@ fn repeated_finish(
         return Ok(FinishOutcome::Gone);
     }
     let next = AttemptKey { step_index: write.key.step_index + 1, attempt_no: 1, ..write.key };
-    let owner: Option<Option<i64>> = tx
-        .connection
-        .prepare_cached(
-            "SELECT owner FROM attempt WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
+    let owner: Option<Option<i64>> = tx.find(
+        "SELECT owner FROM attempt WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
              AND turn = ?4 AND attempt_no = 1 AND lease_id IS NULL",
-        )
-        .and_then(|mut statement| {
-            statement
-                .query_row(
-                    params![
-                        next.job_id.as_bytes(),
-                        next.step_index,
-                        next.branch.cast_signed(),
-                        next.turn
-                    ],
-                    |row| row.get(0),
-                )
-                .optional()
-        })
-        .map_err(|error| failed(&error))?;
+        params![next.job_id.as_bytes(), next.step_index, next.branch.cast_signed(), next.turn],
+        |row| row.get(0),
+    )?;
     let entered_next = owner.flatten() == Some(engine.0);
     Ok(FinishOutcome::Done { job: job.state, job_version: job.version, entered_next })
 }
@@ -344,7 +292,7 @@ fn insert_finish_op(
     write: &FinishWrite,
     (plan, job): (&FinishPlan, &JobNow),
     (semaphore, enter_next): (Semaphore, bool),
-) -> rusqlite::Result<usize> {
+) -> Answer<usize> {
     let closes = semaphore.get() == 0;
     let key = &write.key;
     let (follows, due, losses) = match plan.follows {
@@ -360,29 +308,32 @@ fn insert_finish_op(
         plan.changes.clone()
     };
     let cancels = (job.state == JobState::Cancelling).then(|| StepState::Cancelled.code());
-    tx.connection.prepare_cached(include_str!("../../sql/sqlite/finish.sql"))?.execute(params![
-        key.job_id.as_bytes(),
-        key.step_index,
-        key.branch.cast_signed(),
-        key.turn,
-        key.attempt_no,
-        write.version,
-        job.version,
-        tx.now,
-        plan.step_to.code(),
-        if closes { plan.ledger_closing.get() } else { plan.ledger.get() },
-        if closes { plan.guid_closing.get() } else { plan.guid.get() },
-        u32::from(follows > 0),
-        semaphore.get(),
-        if closes { plan.job_closed.code() } else { plan.job_open.code() },
-        u32::from(follows == 1),
-        cancels,
-        follows,
-        enter_next,
-        engine.0,
-        AGEING_MS,
-        due,
-        losses,
-        changes,
-    ])
+    tx.execute(
+        include_str!("../../sql/sqlite/finish.sql"),
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            write.version,
+            job.version,
+            tx.now,
+            plan.step_to.code(),
+            if closes { plan.ledger_closing.get() } else { plan.ledger.get() },
+            if closes { plan.guid_closing.get() } else { plan.guid.get() },
+            u32::from(follows > 0),
+            semaphore.get(),
+            if closes { plan.job_closed.code() } else { plan.job_open.code() },
+            u32::from(follows == 1),
+            cancels,
+            follows,
+            enter_next,
+            engine.0,
+            AGEING_MS,
+            due,
+            losses,
+            changes,
+        ],
+    )
 }

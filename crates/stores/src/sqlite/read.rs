@@ -1,6 +1,6 @@
 //! Reading: jobs, attempts, events, and the audit.
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
     Answer, AttemptError, AttemptView, Check, EventView, JobFilter, JobView, Violation,
@@ -38,7 +38,7 @@ const JOB_SELECT: &str = "j.error_code, j.error_message, j.created_at, j.updated
 
 pub(super) fn job(tx: &Tx<'_>, job_id: JobId) -> Answer<Option<JobView>> {
     let sql = format!("SELECT {HELD_COLUMNS}, {JOB_SELECT} WHERE j.job_id = ?1");
-    let mut all = query(tx, &sql, params![job_id.as_bytes()], job_view)?;
+    let mut all = tx.all(&sql, params![job_id.as_bytes()], job_view)?;
     Ok(all.pop())
 }
 
@@ -51,7 +51,7 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
     );
     let before = filter.before.as_ref().map(JobId::as_bytes);
     let state = filter.state.map(State::code);
-    query(tx, &sql, params![filter.tenant_id, state, before, filter.limit], job_view)
+    tx.all(&sql, params![filter.tenant_id, state, before, filter.limit], job_view)
 }
 
 pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
@@ -61,7 +61,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
          FROM attempt a JOIN job j ON j.job_id = a.job_id WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
-    query(tx, &sql, params![job_id.as_bytes()], |row| {
+    tx.all(&sql, params![job_id.as_bytes()], |row| {
         let key = key(row)?;
         let attempt = attempt_row(row, &key)?;
         let view = || -> rusqlite::Result<AttemptView> {
@@ -87,7 +87,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
 pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
     let sql =
         "SELECT n, at, step_index, attempt_no, changes FROM event WHERE job_id = ?1 ORDER BY n";
-    query(tx, sql, params![job_id.as_bytes()], |row| {
+    tx.all(sql, params![job_id.as_bytes()], |row| {
         let view = || -> rusqlite::Result<EventView> {
             let step: Option<u32> = row.get(2)?;
             let attempt: Option<u32> = row.get(3)?;
@@ -106,7 +106,7 @@ pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
 pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     let mut checks = Vec::with_capacity(CHECKS.len() + 1);
     for (name, sql) in CHECKS {
-        let violations = query(tx, sql, [], |row| {
+        let violations = tx.all(sql, [], |row| {
             let read = || -> rusqlite::Result<Violation> {
                 Ok(Violation { job_id: JobId::from_bytes(row.get(0)?), detail: row.get(1)? })
             };
@@ -122,7 +122,7 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
 fn replay(tx: &Tx<'_>) -> Answer<Check> {
     let sql = "SELECT j.job_id, j.state, group_concat(e.changes, ' ' ORDER BY e.n) FROM job j
         JOIN event e ON e.job_id = j.job_id GROUP BY j.job_id, j.state";
-    let violations = query(tx, sql, [], |row| {
+    let violations = tx.all(sql, [], |row| {
         let read = || -> rusqlite::Result<([u8; 16], u8, String)> {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         };
@@ -133,26 +133,8 @@ fn replay(tx: &Tx<'_>) -> Answer<Check> {
     Ok(Check { name: audit::REPLAY.to_owned(), violations })
 }
 
-fn query<T>(
-    tx: &Tx<'_>,
-    sql: &str,
-    params: impl rusqlite::Params,
-    read: impl Fn(&Row<'_>) -> Answer<T>,
-) -> Answer<Vec<T>> {
-    let mut statement = tx.connection.prepare_cached(sql).map_err(|error| failed(&error))?;
-    let mut rows = statement.query(params).map_err(|error| failed(&error))?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next().map_err(|error| failed(&error))? {
-        all.push(read(row)?);
-    }
-    Ok(all)
-}
-
-/// The number of jobs, for tests and benchmarks.
+/// How many jobs are open.
 pub(super) fn count_open(tx: &Tx<'_>) -> Answer<u64> {
-    tx.connection
-        .query_row("SELECT count(*) FROM job WHERE state < 4", [], |row| row.get(0))
-        .optional()
-        .map(Option::unwrap_or_default)
-        .map_err(|error| failed(&error))
+    let sql = "SELECT count(*) FROM job WHERE state < 4";
+    tx.find(sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Params, Row, params};
 use sprag_engine::ids::{AttemptKey, JobId};
 use sprag_engine::store::{Answer, Held, JobFacts, StoreError, ending_kind};
 use sprag_kernel::decide::rows::{AttemptRow, Ending, JobRow, LeaseId};
@@ -47,6 +47,11 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
         facts: Arc::new(job_facts(row, key.job_id)?),
         inputs,
     })
+}
+
+/// The five columns that name an attempt, as the first five parameters of a statement.
+pub(super) fn place(key: &AttemptKey) -> impl Params {
+    (*key.job_id.as_bytes(), key.step_index, key.branch.cast_signed(), key.turn, key.attempt_no)
 }
 
 pub(super) fn key(row: &Row<'_>) -> Answer<AttemptKey> {

@@ -1,6 +1,6 @@
 //! Submitting jobs, and the protocols they follow.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
@@ -9,7 +9,7 @@ use sprag_kernel::keys::{Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
 use super::engines::expect_alive;
-use super::rows::{failed, state};
+use super::rows::state;
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -19,24 +19,16 @@ pub(super) fn put_protocol(tx: &Tx<'_>, protocol_id: &str, definition: &str) -> 
         Some(_) => Err(StoreError::Refused(
             Refusal::new(Code::ProtocolChanged).with("protocol_id", protocol_id.to_owned()),
         )),
-        None => tx
-            .connection
-            .execute(
-                "INSERT INTO protocol VALUES (?1, ?2, ?3)",
-                params![protocol_id, definition, tx.now],
-            )
-            .map(|_| ())
-            .map_err(|error| failed(&error)),
+        None => {
+            let row = params![protocol_id, definition, tx.now];
+            tx.execute("INSERT INTO protocol VALUES (?1, ?2, ?3)", row).map(|_| ())
+        }
     }
 }
 
 pub(super) fn protocol(tx: &Tx<'_>, protocol_id: &str) -> Answer<Option<String>> {
-    tx.connection
-        .query_row("SELECT definition FROM protocol WHERE protocol_id = ?1", [protocol_id], |row| {
-            row.get(0)
-        })
-        .optional()
-        .map_err(|error| failed(&error))
+    let sql = "SELECT definition FROM protocol WHERE protocol_id = ?1";
+    tx.find(sql, [protocol_id], |row| row.get(0))
 }
 
 pub(super) fn submit(
@@ -60,7 +52,7 @@ fn submit_one(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<Result<Subm
             Ok(Ok(Submitted { job_id, state, created: job_id == facts.job_id }))
         }
         (Ok(_), _) => {
-            insert(tx, engine, job).map_err(|error| failed(&error))?;
+            insert(tx, engine, job)?;
             let submitted =
                 Submitted { job_id: facts.job_id, state: JobState::Queued, created: true };
             Ok(Ok(submitted))
@@ -69,27 +61,20 @@ fn submit_one(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<Result<Subm
 }
 
 fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
-    let found: Option<([u8; 16], [u8; 32], u8)> = tx
-        .connection
-        .prepare_cached(
-            "SELECT job_id, idempotency_hash, state FROM job WHERE tenant_id = ?1 AND dedup_key = ?2",
-        )
-        .and_then(|mut statement| {
-            statement
-                .query_row(params![job.facts.tenant_id, job.facts.dedup_key], |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-                })
-                .optional()
-        })
-        .map_err(|error| failed(&error))?;
+    let sql =
+        "SELECT job_id, idempotency_hash, state FROM job WHERE tenant_id = ?1 AND dedup_key = ?2";
+    let named = params![job.facts.tenant_id, job.facts.dedup_key];
+    let found: Option<([u8; 16], [u8; 32], u8)> =
+        tx.find(sql, named, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     found
         .map(|(id, hash, code)| Ok((JobId::from_bytes(id), Hash::from_bytes(hash), state(code)?)))
         .transpose()
 }
 
-fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> rusqlite::Result<()> {
+fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
     let facts = &job.facts;
-    tx.connection.prepare_cached(include_str!("../../sql/sqlite/insert_job.sql"))?.execute(
+    tx.execute(
+        include_str!("../../sql/sqlite/insert_job.sql"),
         params![
             facts.job_id.as_bytes(),
             tx.now,
@@ -115,29 +100,28 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> rusqlite::Result<()> {
         ],
     )?;
     crash_point("submit.after_job");
-    let mut insert_attempt =
-        tx.connection.prepare_cached(include_str!("../../sql/sqlite/insert_attempt.sql"))?;
     for (index, step) in job.steps.iter().enumerate() {
         let first = Activation::of(tx, engine, job, index);
-        insert_attempt.execute(params![
-            facts.job_id.as_bytes(),
-            index,
-            first.ledger.get(),
-            first.owner,
-            first.ready_at,
-            first.timer_at,
-            tx.now,
-            facts.priority + step.priority,
-            step.step_id,
-            step.step_type,
-            step.service,
-        ])?;
+        tx.execute(
+            include_str!("../../sql/sqlite/insert_attempt.sql"),
+            params![
+                facts.job_id.as_bytes(),
+                index,
+                first.ledger.get(),
+                first.owner,
+                first.ready_at,
+                first.timer_at,
+                tx.now,
+                facts.priority + step.priority,
+                step.step_id,
+                step.step_type,
+                step.service,
+            ],
+        )?;
     }
     crash_point("submit.after_attempts");
-    tx.connection
-        .prepare_cached("INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')")?
-        .execute(params![facts.job_id.as_bytes(), tx.now])?;
-    Ok(())
+    let sql = "INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')";
+    tx.execute(sql, params![facts.job_id.as_bytes(), tx.now]).map(|_| ())
 }
 
 /// How the first attempt of a step begins: only step 0 is activated, and it is entered, ready or

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 use sprag_engine::crash::crash_point;
 use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::oneshot;
@@ -20,6 +20,41 @@ const GROUP: usize = 64;
 pub(super) struct Tx<'a> {
     pub(super) connection: &'a Connection,
     pub(super) now: i64,
+}
+
+impl Tx<'_> {
+    /// Runs a statement; says how many rows it wrote.
+    pub(super) fn execute(&self, sql: &str, params: impl Params) -> Answer<usize> {
+        let run = || self.connection.prepare_cached(sql)?.execute(params);
+        run().map_err(|error| failed(&error))
+    }
+
+    /// Reads at most one row.
+    pub(super) fn find<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Answer<Option<T>> {
+        let run = || self.connection.prepare_cached(sql)?.query_row(params, read).optional();
+        run().map_err(|error| failed(&error))
+    }
+
+    /// Reads all rows.
+    pub(super) fn all<T>(
+        &self,
+        sql: &str,
+        params: impl Params,
+        read: impl Fn(&Row<'_>) -> Answer<T>,
+    ) -> Answer<Vec<T>> {
+        let mut statement = self.connection.prepare_cached(sql).map_err(|error| failed(&error))?;
+        let mut rows = statement.query(params).map_err(|error| failed(&error))?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| failed(&error))? {
+            all.push(read(row)?);
+        }
+        Ok(all)
+    }
 }
 
 /// A call in the queue: run once at most, answered once.

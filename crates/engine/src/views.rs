@@ -1,0 +1,98 @@
+//! Jobs, attempts and events as they are shown, and what an audit finds.
+
+use sprag_kernel::JobState;
+use sprag_kernel::decide::rows::{AttemptRow, JobRow};
+use sprag_kernel::retry::Millis;
+
+use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::store::{AttemptError, JobFacts};
+
+/// A job as it is shown.
+#[derive(Clone, Debug)]
+pub struct JobView {
+    /// What never changes.
+    pub facts: JobFacts,
+    /// What the rules look at.
+    pub row: JobRow,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// When it was submitted.
+    pub created_at: Millis,
+    /// When it last changed.
+    pub updated_at: Millis,
+    /// When it ended.
+    pub completed_at: Option<Millis>,
+}
+
+/// An attempt as it is shown.
+#[derive(Clone, Debug)]
+pub struct AttemptView {
+    /// Which attempt.
+    pub key: AttemptKey,
+    /// What the rules look at.
+    pub row: AttemptRow,
+    /// The step's name.
+    pub step_id: String,
+    /// Who does it.
+    pub service: String,
+    /// The engine that holds it.
+    pub owner: Option<EngineNo>,
+    /// Whether it can be claimed.
+    pub is_ready: bool,
+    /// When something about it is due.
+    pub timer_at: Option<Millis>,
+    /// JSON text of what it produced.
+    pub output: Option<String>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// When its directive went out.
+    pub sent_at: Option<Millis>,
+    /// When a worker acknowledged.
+    pub acked_at: Option<Millis>,
+    /// When it last changed.
+    pub updated_at: Millis,
+}
+
+/// One row of a job's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventView {
+    /// Its number in the job, from 1, without gaps.
+    pub n: u64,
+    /// When.
+    pub at: Millis,
+    /// The step and attempt it is about.
+    pub attempt: Option<(u32, u32)>,
+    /// What changed.
+    pub changes: String,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// Of this tenant.
+    pub tenant_id: Option<String>,
+    /// In this state.
+    pub state: Option<JobState>,
+    /// Before this one (the newest come first).
+    pub before: Option<JobId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// One broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The job.
+    pub job_id: JobId,
+    /// What is wrong, from the rows.
+    pub detail: String,
+}
+
+/// One question of the audit and what it found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The invariant.
+    pub name: String,
+    /// Where it does not hold.
+    pub violations: Vec<Violation>,
+}
