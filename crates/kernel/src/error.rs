@@ -196,7 +196,7 @@ codes! {
         "read the reason; the content cannot be stored as it is";
     StoreUrlInvalid = "STORE_URL_INVALID", Rejected, 400,
         "the store's URL is not one that this binary knows",
-        "use sqlite:PATH or postgres://...";
+        "use sqlite:PATH, or a postgres:// address";
     AuditBroken = "AUDIT_BROKEN", Corrupt, 500,
         "the audit has found invariants that do not hold",
         "stop the engines and read the violations; this is a bug or an edited store";
