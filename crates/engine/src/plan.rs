@@ -14,7 +14,7 @@ use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::{Change, State};
 use sprag_kernel::retry::{Millis, RetryPolicy};
-use sprag_kernel::{Code, JobState, Refusal};
+use sprag_kernel::{Code, JobState, Refusal, StepState};
 
 use crate::ids::AttemptKey;
 use crate::store::{
@@ -211,11 +211,20 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
         guid: going_on.guid,
         guid_closing: closing.guid,
         follows,
+        waiting_to: waiting_to(spawn.cancels_waiting),
         job_open: job.state,
         job_closed,
         changes: changes.0,
         changes_closing: closes.0,
     })
+}
+
+/// What the kernel makes of a step that waits when its job is cancelled: the same from either state.
+fn waiting_to(cancels_waiting: bool) -> Option<StepState> {
+    let cancelled = |state| cancel::cancel_waiting(state).map(|change| change.to());
+    let to = cancelled(StepState::Pending);
+    debug_assert_eq!(to, cancelled(StepState::FailedRetry), "one statement cancels both");
+    to.filter(|_| cancels_waiting)
 }
 
 fn successor_losses(held: &Held) -> u32 {

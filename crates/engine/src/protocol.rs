@@ -41,9 +41,6 @@ pub struct Step {
     pub step_type: Option<String>,
     /// Who does the work.
     pub service: String,
-    /// JSON Schema of the job's payload as this step needs it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub payload_schema: Option<serde_json::Value>,
     /// When to try again.
     #[serde(default)]
     pub retry: Retry,
@@ -105,7 +102,6 @@ impl Protocol {
             step_id: step_id.to_owned(),
             step_type: None,
             service: service.to_owned(),
-            payload_schema: None,
             retry: Retry::default(),
             timeouts: Timeouts::default(),
             priority: 0,

@@ -262,6 +262,8 @@ pub struct FinishPlan {
     pub guid_closing: GuidLedger,
     /// What follows.
     pub follows: FollowWrite,
+    /// What every step that still waits becomes, if the job is being cancelled.
+    pub waiting_to: Option<StepState>,
     /// The job's state if it does not close.
     pub job_open: JobState,
     /// The job's state if it closes.

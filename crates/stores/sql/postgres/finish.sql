@@ -61,7 +61,7 @@ WITH alive AS MATERIALIZED (
         p.step_type, p.service
     FROM plan p WHERE p.follows = 2
 ), waiting AS (
-    UPDATE sprag.attempt a SET state = $23::smallint, version = a.version + 1, ready_at = NULL,
+    UPDATE sprag.attempt a SET state = ($23::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
         timer_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE p.p = 2 AND p.is_last AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL

@@ -3,8 +3,8 @@
 
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, FollowWrite};
+use sprag_kernel::JobState;
 use sprag_kernel::machine::State;
-use sprag_kernel::{JobState, StepState};
 
 use super::legs::{attempts_now, ordinal};
 use super::pools::Pools;
@@ -52,7 +52,7 @@ pub(super) async fn finish(
                 &column(&slice, |write| write.open.changes_closing.as_str()),
                 &column(&slice, |write| write.cancelling.changes.as_str()),
                 &column(&slice, |write| write.cancelling.changes_closing.as_str()),
-                &code(StepState::Cancelled),
+                &column(&slice, |write| write.cancelling.waiting_to.map(code)),
             ],
         )
         .await?;

@@ -7,10 +7,10 @@ use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
     FinishWrite, FollowWrite, HandOff, Held, Wish, ending_code,
 };
+use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
-use sprag_kernel::{JobState, StepState};
 
 use super::engines::expect_alive;
 use super::rows::{HELD_COLUMNS, held, place, state};
@@ -307,7 +307,7 @@ fn insert_finish_op(
     } else {
         plan.changes.clone()
     };
-    let cancels = (job.state == JobState::Cancelling).then(|| StepState::Cancelled.code());
+    let cancels = plan.waiting_to.map(State::code);
     tx.execute(
         include_str!("../../sql/sqlite/finish.sql"),
         params![
