@@ -7,7 +7,7 @@
 //! | [`commands`] | one file per command |
 //! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
-//! | [`stores`] | which store a URL names |
+//! | [`stores`] | looking at a store |
 
 pub mod args;
 pub mod commands;

@@ -162,7 +162,7 @@ impl<S: Store> Engine<S> {
     pub async fn cancel(&self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
         let decide = Box::new(move |held: &Held, _now| plan::cancel(held, version));
         let answer = self.store.amend(self.number, job_id, None, decide).await;
-        let found = answer.map_err(unavailable)?;
+        let found = answer.map_err(Refusal::from)?;
         let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
         let (state, entered) = found.ok_or_else(unknown)??;
         let op = entered.map_or(Op::Wake, |held| Op::Entered { held: Box::new(held) });
@@ -181,16 +181,6 @@ impl<S: Store> Engine<S> {
         // If the heart is gone already, its own result says why.
         let _ = self.ops.send(Op::Shutdown { deadline });
         self.task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
-    }
-}
-
-fn unavailable(error: StoreError) -> Refusal {
-    match error {
-        StoreError::Refused(refusal) => refusal,
-        StoreError::Fenced => Refusal::new(Code::EngineFenced),
-        StoreError::Unavailable(reason) | StoreError::Poison(reason) => {
-            Refusal::new(Code::StoreUnavailable).with("reason", reason)
-        }
     }
 }
 

@@ -384,6 +384,19 @@ impl From<Refusal> for StoreError {
     }
 }
 
+/// What a caller outside of the engine is told.
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(refusal) => refusal,
+            StoreError::Fenced => Self::new(Code::EngineFenced),
+            StoreError::Unavailable(reason) | StoreError::Poison(reason) => {
+                Self::new(Code::StoreUnavailable).with("reason", reason)
+            }
+        }
+    }
+}
+
 /// The answer of a primitive.
 pub type Answer<T> = Result<T, StoreError>;
 

@@ -1,11 +1,13 @@
 //! The books: SQLite and Postgres behind the engine's store seam.
 
+mod any;
 mod audit;
 pub mod postgres;
 mod repeat;
 pub mod sqlite;
 mod test_clock;
 
+pub use any::AnyStore;
 pub use test_clock::TestClock;
 
 /// How long an activation must wait to weigh as much as one step of priority.

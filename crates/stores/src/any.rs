@@ -1,0 +1,189 @@
+//! Whichever store a URL names: `sqlite:PATH` or `postgres://...`. The store trait cannot be a trait
+//! object, so this is the one place where a process chooses; everything is handed on as it is.
+
+use std::path::Path;
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, StoreError,
+    Submitted, Wish,
+};
+use sprag_kernel::retry::Millis;
+use sprag_kernel::{Code, Refusal};
+
+use crate::postgres::{PostgresOptions, PostgresStore};
+use crate::sqlite::{Durability, SqliteStore};
+
+/// A store of either kind.
+pub enum AnyStore {
+    /// In one file.
+    Sqlite(SqliteStore),
+    /// In a database.
+    Postgres(PostgresStore),
+}
+
+/// Where a URL points to.
+enum Place<'a> {
+    File(&'a Path),
+    Database(&'a str),
+}
+
+fn place(url: &str) -> Answer<Place<'_>> {
+    match url.split_once(':') {
+        Some(("sqlite", path)) if !path.is_empty() => Ok(Place::File(Path::new(path))),
+        Some(("postgres" | "postgresql", _)) => Ok(Place::Database(url)),
+        Some(_) | None => Err(StoreError::Refused(
+            Refusal::new(Code::StoreUrlInvalid).with("given", url.to_owned()),
+        )),
+    }
+}
+
+impl AnyStore {
+    /// Opens or creates the store of a URL for an engine.
+    pub async fn open(url: &str) -> Answer<Self> {
+        match place(url)? {
+            Place::File(path) => SqliteStore::open(path, Durability::Full).map(Self::Sqlite),
+            Place::Database(url) => Self::connect(url).await,
+        }
+    }
+
+    /// Opens the store of a URL to look at it, beside a running engine or without one. A file must be
+    /// there already.
+    pub async fn look(url: &str) -> Answer<Self> {
+        match place(url)? {
+            Place::File(path) if !path.is_file() => Err(StoreError::Refused(
+                Refusal::new(Code::InputUnreadable)
+                    .with("what", path.display().to_string())
+                    .with("reason", "there is no such file"),
+            )),
+            Place::File(path) => SqliteStore::look(path).map(Self::Sqlite),
+            Place::Database(url) => Self::connect(url).await,
+        }
+    }
+
+    async fn connect(url: &str) -> Answer<Self> {
+        PostgresStore::open(&PostgresOptions::new(url)).await.map(Self::Postgres)
+    }
+}
+
+/// Asks whichever store it is.
+macro_rules! ask {
+    ($this:ident.$call:ident($($argument:expr),*)) => {
+        match $this {
+            Self::Sqlite(store) => store.$call($($argument),*).await,
+            Self::Postgres(store) => store.$call($($argument),*).await,
+        }
+    };
+}
+
+impl Store for AnyStore {
+    fn is_exclusive(&self) -> bool {
+        match self {
+            Self::Sqlite(store) => store.is_exclusive(),
+            Self::Postgres(store) => store.is_exclusive(),
+        }
+    }
+
+    async fn join(&self, name: &str) -> Answer<EngineNo> {
+        ask!(self.join(name))
+    }
+
+    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+        ask!(self.beat(engine, low))
+    }
+
+    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+        ask!(self.silent_engines(timeout_ms))
+    }
+
+    async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+        ask!(self.take_over(dead, heir))
+    }
+
+    async fn due(&self, engine: EngineNo, limit: u32) -> Answer<Due> {
+        ask!(self.due(engine, limit))
+    }
+
+    async fn put_protocol(&self, protocol_id: &str, definition: &str) -> Answer<()> {
+        ask!(self.put_protocol(protocol_id, definition))
+    }
+
+    async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
+        ask!(self.protocol(protocol_id))
+    }
+
+    async fn now(&self) -> Answer<Millis> {
+        ask!(self.now())
+    }
+
+    async fn leave(&self, engine: EngineNo) -> Answer<()> {
+        ask!(self.leave(engine))
+    }
+
+    async fn submit(
+        &self,
+        engine: EngineNo,
+        jobs: Vec<NewJob>,
+    ) -> Answer<Vec<Result<Submitted, Refusal>>> {
+        ask!(self.submit(engine, jobs))
+    }
+
+    async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
+        ask!(self.claim(engine, wishes))
+    }
+
+    async fn dispatch(
+        &self,
+        engine: EngineNo,
+        writes: Vec<DispatchWrite>,
+    ) -> Answer<Vec<DispatchOutcome>> {
+        ask!(self.dispatch(engine, writes))
+    }
+
+    async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
+        ask!(self.end(engine, writes))
+    }
+
+    async fn finish(
+        &self,
+        engine: EngineNo,
+        writes: Vec<FinishWrite>,
+    ) -> Answer<Vec<FinishOutcome>> {
+        ask!(self.finish(engine, writes))
+    }
+
+    async fn amend<T: Send + 'static>(
+        &self,
+        engine: EngineNo,
+        job_id: JobId,
+        step_index: Option<u32>,
+        decide: Decide<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        ask!(self.amend(engine, job_id, step_index, decide))
+    }
+
+    async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
+        ask!(self.job(job_id))
+    }
+
+    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
+        ask!(self.attempts(job_id))
+    }
+
+    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
+        ask!(self.events(job_id))
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
+        ask!(self.jobs(filter))
+    }
+
+    async fn open_jobs(&self) -> Answer<u64> {
+        ask!(self.open_jobs())
+    }
+
+    async fn audit(&self) -> Answer<Vec<Check>> {
+        ask!(self.audit())
+    }
+}
