@@ -12,6 +12,7 @@ mod faults;
 mod jobs;
 mod ledgers;
 mod races;
+mod readers;
 mod schema;
 mod submit;
 

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::test_clock::TestClock;
 
+#[derive(Clone)]
 pub(super) enum Clock {
     Since { wall_ms: i64, opened: Instant },
     Test(TestClock),

@@ -1,9 +1,10 @@
 //! SQLite: one file, one writer thread, group commit.
 //!
-//! All primitives go to the writer. It takes what has queued up, runs each call under a savepoint in one
-//! transaction, and answers when that transaction is durable: an idle store commits at once, a loaded one
-//! commits groups. The writer is the only one who writes, so what it reads in its transaction stays true
-//! until it commits. One engine process owns a file, by a lock on a file beside it.
+//! Everything that writes or decides goes to the writer. It takes what has queued up, runs each call under
+//! a savepoint in one transaction, and answers when that transaction is durable: an idle store commits at
+//! once, a loaded one commits groups. The writer is the only one who writes, so what it reads in its
+//! transaction stays true until it commits. What is only looked at goes to readers beside it. One engine
+//! process owns a file, by a lock on a file beside it.
 
 mod amend;
 mod clock;
@@ -11,6 +12,7 @@ mod engines;
 mod legs;
 mod open;
 mod read;
+mod readers;
 mod rows;
 mod submit;
 mod writer;
@@ -33,6 +35,7 @@ pub use open::Durability;
 /// A store in one SQLite file.
 pub struct SqliteStore {
     writer: writer::Writer,
+    readers: readers::Readers,
     /// Held by an engine, not by those who only look.
     lock: Option<File>,
 }
@@ -42,27 +45,36 @@ impl SqliteStore {
     pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
         let lock = Some(open::own(path)?);
         let (connection, clock) = open::open(path, durability)?;
-        Ok(Self { writer: writer::Writer::start(connection, clock), lock })
+        Ok(Self::start(path, connection, clock, lock))
     }
 
     /// Opens a store to look at it, beside a running engine or without one.
     pub fn look(path: &Path) -> Result<Self, StoreError> {
         let (connection, clock) = open::open(path, Durability::Full)?;
-        Ok(Self { writer: writer::Writer::start(connection, clock), lock: None })
+        Ok(Self::start(path, connection, clock, None))
     }
 
     /// Opens a store to look at it, with a time that a test owns.
     pub fn look_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
         let (connection, _) = open::open(path, Durability::Process)?;
-        let writer = writer::Writer::start(connection, clock::Clock::Test(clock));
-        Ok(Self { writer, lock: None })
+        Ok(Self::start(path, connection, clock::Clock::Test(clock), None))
     }
 
     /// Opens a store whose time a test owns.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
         let lock = Some(open::own(path)?);
         let (connection, _) = open::open(path, Durability::Process)?;
-        Ok(Self { writer: writer::Writer::start(connection, clock::Clock::Test(clock)), lock })
+        Ok(Self::start(path, connection, clock::Clock::Test(clock), lock))
+    }
+
+    fn start(
+        path: &Path,
+        connection: rusqlite::Connection,
+        clock: clock::Clock,
+        lock: Option<File>,
+    ) -> Self {
+        let readers = readers::Readers::of(path, clock.clone());
+        Self { writer: writer::Writer::start(connection, clock), readers, lock }
     }
 }
 
@@ -103,7 +115,7 @@ impl Store for SqliteStore {
     }
 
     async fn now(&self) -> Answer<Millis> {
-        self.writer.run(|tx| Ok(tx.now.cast_unsigned())).await
+        Ok(self.readers.now().cast_unsigned())
     }
 
     async fn leave(&self, engine: EngineNo) -> Answer<()> {
@@ -153,26 +165,26 @@ impl Store for SqliteStore {
     }
 
     async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
-        self.writer.run(move |tx| read::job(tx, job_id)).await
+        self.readers.run(move |tx| read::job(tx, job_id)).await
     }
 
     async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
-        self.writer.run(move |tx| read::attempts(tx, job_id)).await
+        self.readers.run(move |tx| read::attempts(tx, job_id)).await
     }
 
     async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
-        self.writer.run(move |tx| read::events(tx, job_id)).await
+        self.readers.run(move |tx| read::events(tx, job_id)).await
     }
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
-        self.writer.run(move |tx| read::jobs(tx, &filter)).await
+        self.readers.run(move |tx| read::jobs(tx, &filter)).await
     }
 
     async fn open_jobs(&self) -> Answer<u64> {
-        self.writer.run(read::count_open).await
+        self.readers.run(read::count_open).await
     }
 
     async fn audit(&self) -> Answer<Vec<Check>> {
-        self.writer.run(read::audit).await
+        self.readers.run(read::audit).await
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
     })
 }
 
-/// All checks in the writer's transaction, which is one snapshot.
+/// All checks in the reader's transaction, which is one snapshot.
 pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     let mut checks = Vec::with_capacity(CHECKS.len() + 1);
     for (name, sql) in CHECKS {
