@@ -6,6 +6,7 @@ pub mod duration;
 pub mod engine;
 pub mod envelope;
 pub mod explain;
+pub mod feed;
 mod heart;
 pub mod ids;
 pub mod names;

@@ -18,6 +18,7 @@ use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepStat
 
 use crate::ids::{AttemptKey, EngineNo, JobId};
 
+pub use crate::feed::{Cursor, FeedEvent};
 pub use crate::views::{AttemptView, Check, EventView, JobFilter, JobView, Violation};
 
 /// What never changes about a job.
@@ -503,6 +504,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// The history of a job.
     fn events(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<EventView>>> + Send;
+
+    /// The events of all jobs after a place in the feed, at most `limit` of them. Whoever goes on after
+    /// the last one misses nothing and sees nothing twice.
+    fn feed(
+        &self,
+        after: Cursor,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<FeedEvent>>> + Send;
 
     /// Jobs, the newest first.
     fn jobs(&self, filter: JobFilter) -> impl Future<Output = Answer<Vec<JobView>>> + Send;

@@ -182,6 +182,9 @@ codes! {
     NameInvalid = "NAME_INVALID", Rejected, 400,
         "a name is empty, too long or has a control character",
         "correct the named field";
+    CursorInvalid = "CURSOR_INVALID", Rejected, 400,
+        "the cursor is not one that a feed of this store has given out",
+        "go on from a cursor that you were given, or from the beginning";
     ProtocolInvalid = "PROTOCOL_INVALID", Rejected, 400,
         "the protocol cannot be followed",
         "correct it at the place named";

@@ -9,6 +9,7 @@ mod world;
 mod differential;
 mod engines;
 mod faults;
+mod feed;
 mod jobs;
 mod ledgers;
 mod races;

@@ -13,6 +13,7 @@
 mod amend;
 mod engines;
 mod failure;
+mod feed;
 mod finish;
 mod legs;
 mod open;
@@ -24,9 +25,9 @@ mod submit;
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, Submitted,
-    Wish,
+    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
+    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
+    Store, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -141,6 +142,10 @@ impl Store for PostgresStore {
 
     async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
         read::events(&self.pools, job_id).await
+    }
+
+    async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
+        feed::feed(&self.pools, after, limit).await
     }
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {

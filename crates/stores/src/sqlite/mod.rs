@@ -9,6 +9,7 @@
 mod amend;
 mod clock;
 mod engines;
+mod feed;
 mod legs;
 mod open;
 mod read;
@@ -22,9 +23,9 @@ use std::path::Path;
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, StoreError,
-    Submitted, Wish,
+    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
+    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
+    Store, StoreError, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -174,6 +175,10 @@ impl Store for SqliteStore {
 
     async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
         self.readers.run(move |tx| read::events(tx, job_id)).await
+    }
+
+    async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
+        self.writer.run(move |tx| feed::feed(tx, after, limit)).await
     }
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
