@@ -5,9 +5,9 @@ use std::path::Path;
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, StoreError,
-    Submitted, Wish,
+    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
+    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
+    Store, StoreError, Submitted, Wish,
 };
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -173,6 +173,10 @@ impl Store for AnyStore {
 
     async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
         ask!(self.events(job_id))
+    }
+
+    async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
+        ask!(self.feed(after, limit))
     }
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {

@@ -178,7 +178,7 @@ impl Store for SqliteStore {
     }
 
     async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
-        self.writer.run(move |tx| feed::feed(tx, after, limit)).await
+        self.readers.run(move |tx| feed::feed(tx, after, limit)).await
     }
 
     async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
