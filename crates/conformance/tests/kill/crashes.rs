@@ -2,98 +2,217 @@
 //! Afterwards every job has ended as it must, and no invariant is broken.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use sprag_conformance::cluster::Cluster;
 use sprag_engine::store::{JobFilter, Store};
 use sprag_kernel::JobState;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
+use tempfile::TempDir;
 
-use super::killer::{Random, victim};
+use super::killer::{Random, runtime, victim};
+use super::points;
 use super::victim::{JOBS, is_cancelled};
 
-/// Every crash point of the engine and of the SQLite store.
-const POINTS: [&str; 20] = [
-    "amend.after_attempt",
-    "amend.after_job",
-    "claim.after_entry",
-    "dispatch.after_attempt",
-    "dispatch.after_job",
-    "end.after_attempt",
-    "finish.after_statement",
-    "heart.after_handler",
-    "heart.before_handler",
-    "heart.before_reply",
-    "sqlite.after_answer",
-    "sqlite.after_commit",
-    "sqlite.before_begin",
-    "sqlite.before_commit",
-    "sqlite.between_calls",
-    "submit.after_attempts",
-    "submit.after_job",
-    "take_over.after_death",
-    "take_over.after_hand_over",
-    "take_over.after_release",
-];
+/// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
+/// for a takeover, leave the processor to others.
+const LANES: usize = 4;
+/// Where the life before a single point ends, so that there is something to take over: in the middle.
+const BEFORE: &str = "heart.before_handler:3";
+const SIGABRT: i32 = 6;
 
-/// How many seeded pairs are tried. The long run tries more.
-fn pairs() -> u32 {
-    std::env::var("SPRAG_PAIRS").map_or(500, |pairs| pairs.parse().unwrap())
+/// A life for each point, given as `name:pass`.
+type Scenario = Vec<String>;
+
+/// On SQLite files.
+pub(crate) fn on_sqlite() {
+    run(points::SQLITE, Folder::new);
 }
 
-pub(crate) fn run() {
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let mut random = Random(0xc4a5);
-    let mut crashes = 0;
-    for point in POINTS {
-        for pass in [1, 2, 7] {
-            crashes += scenario(&[format!("{point}:{pass}")], log.path());
-        }
-    }
-    for _ in 0..pairs() {
-        let mut pick = || {
-            let at = usize::try_from(random.below(POINTS.len() as u64)).unwrap();
-            format!("{}:{}", POINTS[at], 1 + random.below(12))
-        };
-        crashes += scenario(&[pick(), pick()], log.path());
-    }
-    let passed = std::fs::read_to_string(log.path()).unwrap();
-    let passed: BTreeSet<&str> = passed.lines().collect();
-    assert_eq!(passed, BTreeSet::from(POINTS), "every crash point is listed and was passed");
-    println!("{} crash points, {} pairs: {crashes} crashes, all recovered", POINTS.len(), pairs());
+/// On databases of a server.
+pub(crate) fn on_postgres() {
+    let cluster = Cluster::start();
+    run(points::POSTGRES, || Database::new(&cluster));
 }
 
-/// One store: a life for each point, then one that ends by itself. Returns how many lives crashed.
-fn scenario(points: &[String], log: &Path) -> u32 {
-    let folder = tempfile::tempdir().unwrap();
-    let mut crashes = 0;
-    for point in points {
-        let mut child = victim(folder.path());
-        child.env("SPRAG_SCRIPT", "1").env("SPRAG_CRASH", point).env("SPRAG_CRASH_LOG", log);
-        let status = child.stderr(std::process::Stdio::null()).status().unwrap();
-        crashes += u32::from(!status.success());
-    }
-    let mut child = victim(folder.path());
-    child.env("SPRAG_SCRIPT", "1").env("SPRAG_CRASH_LOG", log);
-    assert!(child.status().unwrap().success(), "the last life ends by itself: {points:?}");
-    look(folder.path(), points);
-    crashes
+/// Books that a scenario begins with empty.
+trait Books {
+    fn clear(&mut self);
+    /// How a victim is told where they are.
+    fn place(&self, victim: &mut Command);
+    /// Looks at what is left.
+    fn look(&self, points: &[String]);
 }
 
-fn look(folder: &Path, points: &[String]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let store = SqliteStore::look(&folder.join("store.db")).unwrap();
-    runtime.block_on(async {
-        let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
-        let jobs = store.jobs(filter).await.unwrap();
-        assert_eq!(jobs.len(), JOBS, "{points:?}");
-        for job in jobs {
-            let n: usize = job.facts.idempotency_key.as_ref().unwrap().parse().unwrap();
-            let expected = job.row.state == JobState::Succeeded
-                || (is_cancelled(n) && job.row.state == JobState::Cancelled);
-            assert!(expected, "{points:?}: job {n} is {}", job.row.state);
-        }
-        for check in store.audit().await.unwrap() {
-            assert_eq!(check.violations, [], "{points:?}: {}", check.name);
+fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
+    let all = points::all(own);
+    let scenarios = scenarios(&all);
+    let next = AtomicUsize::new(0);
+    let crashed: Mutex<Vec<String>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..LANES {
+            scope.spawn(|| {
+                let mut books = books();
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let points = play(&mut books, scenario);
+                    crashed.lock().unwrap().extend(points);
+                }
+            });
         }
     });
+    let crashed = crashed.into_inner().unwrap();
+    let names: BTreeSet<&str> =
+        crashed.iter().filter_map(|point| point.split(':').next()).collect();
+    let missed: Vec<_> = all.iter().filter(|point| !names.contains(point.as_str())).collect();
+    assert!(missed.is_empty(), "the process never ended at {missed:?}");
+    println!(
+        "{} crash points, {} scenarios: {} crashes, all recovered",
+        all.len(),
+        scenarios.len(),
+        crashed.len()
+    );
+}
+
+/// Every point at some of its passes, and pairs of points: `SPRAG_PAIRS` of them, or all.
+fn scenarios(points: &[String]) -> Vec<Scenario> {
+    let mut random = Random(0xc4a5);
+    let mut all = Vec::new();
+    for point in points {
+        for pass in [1, 2, 7] {
+            all.push(vec![BEFORE.to_owned(), format!("{point}:{pass}")]);
+        }
+    }
+    let at = |point: &String, random: &mut Random| {
+        let most = if random.below(3) == 0 { 60 } else { 12 };
+        format!("{point}:{}", 1 + random.below(most))
+    };
+    match std::env::var("SPRAG_PAIRS").as_deref() {
+        Ok("all") => {
+            for first in points {
+                let pair = |second| vec![at(first, &mut random), at(second, &mut random)];
+                all.extend(points.iter().map(pair));
+            }
+        }
+        pairs => {
+            let pairs: u32 = pairs.map_or(500, |pairs| pairs.parse().unwrap());
+            for _ in 0..pairs {
+                let mut pick = || {
+                    let n = usize::try_from(random.below(points.len() as u64)).unwrap();
+                    at(&points[n], &mut random)
+                };
+                all.push(vec![pick(), pick()]);
+            }
+        }
+    }
+    all
+}
+
+/// A life for each point, then one that ends by itself. Returns the points at which a life has ended.
+fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
+    books.clear();
+    let mut crashed = Vec::new();
+    for (life, point) in scenario.iter().enumerate() {
+        let mut child = victim();
+        books.place(&mut child);
+        child.env("SPRAG_SCRIPT", life.to_string()).env("SPRAG_CRASH", point);
+        let status = child.stderr(Stdio::null()).status().unwrap();
+        match (status.success(), status.signal()) {
+            (true, _) => {}
+            (false, Some(SIGABRT)) => crashed.push(point.clone()),
+            (false, _) => panic!("{scenario:?}: life {life} ended with {status}"),
+        }
+    }
+    let mut last = victim();
+    books.place(&mut last);
+    let status = last.env("SPRAG_SCRIPT", scenario.len().to_string()).status().unwrap();
+    assert!(status.success(), "{scenario:?}: the last life ended with {status}");
+    books.look(scenario);
+    crashed
+}
+
+/// Every job has ended as the script says, and the audit is empty.
+async fn look<S: Store>(store: &S, points: &[String]) {
+    let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
+    let jobs = store.jobs(filter).await.unwrap();
+    assert_eq!(jobs.len(), JOBS, "{points:?}");
+    for job in jobs {
+        let n: usize = job.facts.idempotency_key.as_ref().unwrap().parse().unwrap();
+        let expected = job.row.state == JobState::Succeeded
+            || (is_cancelled(n) && job.row.state == JobState::Cancelled);
+        assert!(expected, "{points:?}: job {n} is {}: {:?}", job.row.state, job.error);
+    }
+    for check in store.audit().await.unwrap() {
+        assert_eq!(check.violations, [], "{points:?}: {}", check.name);
+    }
+}
+
+/// A SQLite file in a folder.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+}
+
+impl Books for Folder {
+    fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    fn place(&self, victim: &mut Command) {
+        victim.env("SPRAG_VICTIM", self.0.path());
+    }
+
+    fn look(&self, points: &[String]) {
+        let store = SqliteStore::look(&self.0.path().join("store.db")).unwrap();
+        runtime().block_on(look(&store, points));
+    }
+}
+
+/// A database whose rows are deleted between scenarios: a new one would cost a second.
+struct Database {
+    folder: TempDir,
+    url: String,
+    runtime: tokio::runtime::Runtime,
+    store: PostgresStore,
+    client: tokio_postgres::Client,
+}
+
+impl Database {
+    fn new(cluster: &Cluster) -> Self {
+        let runtime = runtime();
+        let url = runtime.block_on(cluster.database());
+        let options = PostgresOptions::new(&url);
+        let store = runtime.block_on(PostgresStore::open(&options)).unwrap();
+        let connect = tokio_postgres::connect(&url, tokio_postgres::NoTls);
+        let (client, connection) = runtime.block_on(connect).unwrap();
+        runtime.spawn(connection);
+        Self { folder: tempfile::tempdir().unwrap(), url, runtime, store, client }
+    }
+}
+
+impl Books for Database {
+    fn clear(&mut self) {
+        let tables = "SELECT tablename::text FROM pg_tables
+            WHERE schemaname = 'sprag' AND tablename <> 'meta'";
+        self.runtime.block_on(async {
+            for row in self.client.query(tables, &[]).await.unwrap() {
+                let delete = format!("DELETE FROM sprag.{}", row.get::<_, &str>(0));
+                self.client.batch_execute(&delete).await.unwrap();
+            }
+        });
+    }
+
+    fn place(&self, victim: &mut Command) {
+        victim.env("SPRAG_VICTIM", self.folder.path()).env("SPRAG_PG", &self.url);
+    }
+
+    fn look(&self, points: &[String]) {
+        self.runtime.block_on(look(&self.store, points));
+    }
 }

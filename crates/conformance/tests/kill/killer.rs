@@ -39,14 +39,15 @@ pub(crate) fn on_postgres() {
     });
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Life after life, each killed, and a last one that ends by itself. Returns what was accepted.
 fn lives(folder: &Path, url: Option<&str>, kills: u32) -> BTreeSet<String> {
     let start = || {
-        let mut command = victim(folder);
+        let mut command = victim();
+        command.env("SPRAG_VICTIM", folder);
         if let Some(url) = url {
             command.env("SPRAG_PG", url);
         }
@@ -65,9 +66,10 @@ fn lives(folder: &Path, url: Option<&str>, kills: u32) -> BTreeSet<String> {
     accepted
 }
 
-pub(crate) fn victim(folder: &Path) -> Command {
+/// This program again; `SPRAG_VICTIM` in its environment makes it the victim.
+pub(crate) fn victim() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env("SPRAG_VICTIM", folder).stdout(Stdio::piped());
+    command.stdout(Stdio::piped());
     command
 }
 

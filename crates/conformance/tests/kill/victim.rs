@@ -16,22 +16,32 @@ use sprag_engine::worker::Handler;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+use super::seam::Seam;
+
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
+
+/// How long the script may take; a job that does not end is found here.
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    match std::env::var("SPRAG_SCRIPT") {
-        Ok(_) => runtime.block_on(script(folder)),
-        Err(_) => runtime.block_on(async {
-            if let Ok(url) = std::env::var("SPRAG_PG") {
-                let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
-                live(store, folder).await;
-            } else {
-                let path = folder.join("store.db");
-                live(SqliteStore::open(&path, Durability::Process).unwrap(), folder).await;
-            }
-        }),
-    }
+    let life = std::env::var("SPRAG_SCRIPT").ok();
+    runtime.block_on(async {
+        match (std::env::var("SPRAG_PG"), life) {
+            (Ok(url), Some(life)) => script(postgres(&url).await, &life).await,
+            (Ok(url), None) => live(postgres(&url).await, folder).await,
+            (Err(_), Some(life)) => script(sqlite(folder), &life).await,
+            (Err(_), None) => live(sqlite(folder), folder).await,
+        }
+    });
+}
+
+async fn postgres(url: &str) -> PostgresStore {
+    PostgresStore::open(&PostgresOptions::new(url)).await.unwrap()
+}
+
+fn sqlite(folder: &Path) -> SqliteStore {
+    SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap()
 }
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
@@ -42,11 +52,12 @@ pub(crate) fn is_cancelled(n: usize) -> bool {
     n % 3 == 2
 }
 
-/// A bounded load that passes every crash point: submits, retries, cancels, and waits for the end.
-async fn script(folder: &Path) {
-    let store = SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap();
+/// A bounded load that passes every crash point: submits, retries, cancels, and waits for the end. Each
+/// life has a protocol of its own, so that it must learn that of the life before to go on with its jobs.
+async fn script<S: Store>(store: S, life: &str) {
+    let protocol_id = format!("script.v{life}");
     let mut protocol =
-        Protocol::new("script.v1", "SCRIPT").step("first", "work").step("last", "work");
+        Protocol::new(&protocol_id, "SCRIPT").step("first", "work").step("last", "work");
     for step in &mut protocol.steps {
         step.retry.backoff = Some(vec![1]);
     }
@@ -58,9 +69,15 @@ async fn script(folder: &Path) {
         tokio::time::sleep(Duration::from_millis(1)).await;
         Ok(directive.attempt_no)
     });
-    let config = EngineConfig { poll: Duration::from_millis(2), ..EngineConfig::default() };
+    // Nobody else is alive, so silence can be short.
+    let config = EngineConfig {
+        poll: Duration::from_millis(2),
+        beat: Duration::from_millis(20),
+        takeover: Duration::from_millis(40),
+        ..EngineConfig::default()
+    };
     // Fewer slots than jobs, so that some are entered at once and others claimed.
-    let builder = EngineBuilder::new(store).config(config).protocol(protocol);
+    let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol);
     let engine = builder.service("work", 2, handler).start().await.unwrap();
     for n in 0..JOBS {
         let envelope = format!(
@@ -72,9 +89,12 @@ async fn script(folder: &Path) {
             engine.cancel(submitted.job_id, None).await.unwrap();
         }
     }
-    while engine.store().open_jobs().await.unwrap() > 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let all_closed = async {
+        while engine.store().open_jobs().await.unwrap() > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, all_closed).await.expect("every job ends");
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 

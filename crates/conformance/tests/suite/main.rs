@@ -17,6 +17,15 @@ mod readers;
 mod schema;
 mod submit;
 
+#[path = "../kill/points.rs"]
+#[allow(dead_code)]
+mod points;
+
+#[test]
+fn every_crash_point_is_listed_for_the_test_that_ends_processes_there() {
+    points::expect_complete();
+}
+
 /// Writes a test once and runs it on both stores, with the audit after it.
 macro_rules! on_both_stores {
     ($($(#[$meta:meta])* async fn $name:ident<W>($play:ident: &Play<W>) $body:block)+) => {$(

@@ -58,6 +58,7 @@ impl<S: Store> Heart<S> {
         crash_point("heart.before_reply");
         // Whoever asked may have gone away; the job stays.
         let _ = reply.send(submitted);
+        crash_point("heart.after_reply");
     }
 
     fn submit_failed(

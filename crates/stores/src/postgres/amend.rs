@@ -5,6 +5,7 @@
 
 use std::slice;
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, StoreError, Timer, ending_code};
 use sprag_kernel::keys::Hash;
@@ -12,7 +13,7 @@ use sprag_kernel::{OutboxState, Refusal};
 use tokio_postgres::{Row, Transaction};
 
 use super::failure::{Repeats, failed};
-use super::pools::Pools;
+use super::pools::{Pools, begin, commit};
 use super::rows::{HELD_WIDTH, OUTPUTS, add_inputs, get, held_row, key, with_held};
 use super::slice::{code, signed, span};
 use crate::AGEING_MS;
@@ -29,7 +30,7 @@ pub(super) async fn amend<T>(
     let mut repeats = Repeats::default();
     let mut client = pools.engine().await?;
     for _ in 0..LOOKS {
-        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        let tx = begin(&mut client).await?;
         // Locked first, as a takeover does it. A dead engine may look, but not write.
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
@@ -43,6 +44,7 @@ pub(super) async fn amend<T>(
             Locked::Moved => continue,
             Locked::Newest(row) => row,
         };
+        crash_point("postgres.amend.after_lock");
         let now = pools.test_now().map_or_else(|| get(&row, HELD_WIDTH), Ok)?;
         let mut before = held_row(&row)?;
         // On the connection that is here: waiting for a second one could starve the pool.
@@ -55,7 +57,7 @@ pub(super) async fn amend<T>(
             Ok((Some(amendment), answer)) => (amendment, answer),
         };
         let written = match write(&tx, engine, (&before, &amendment), now).await {
-            Ok(()) => tx.commit().await,
+            Ok(()) => commit(tx).await,
             Err(error) => Err(error),
         };
         match written {
@@ -119,6 +121,7 @@ async fn write(
         let entered = before.attempt.ending.is_none() && after.attempt.ending.is_some();
         let owner = entered.then_some(engine.0);
         write_attempt(tx, (&before.key, owner), after, now).await?;
+        crash_point("postgres.amend.after_attempt");
     }
     let dispatched = before.attempt.outbox.is_none() && after.attempt.outbox.is_some();
     let key = &before.key;

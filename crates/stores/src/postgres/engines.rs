@@ -1,12 +1,13 @@
 //! Engines: joining, beating, and taking over what a dead one held.
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, Due, Held, StoreError};
 use sprag_kernel::retry::Millis;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::failure::{Repeats, failed};
-use super::pools::Pools;
+use super::pools::{Pools, begin, commit};
 use super::rows::{HELD_WIDTH, get, held, key, with_held};
 use super::slice::span;
 use crate::AGEING_MS;
@@ -52,10 +53,10 @@ pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> 
     let mut repeats = Repeats::default();
     let mut client = pools.plain().await?;
     let rows = loop {
-        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        let tx = begin(&mut client).await?;
         match take_over_in(&tx, pools.test_now(), dead, heir).await {
             Ok(None) => return Err(StoreError::Fenced),
-            Ok(Some(rows)) => match tx.commit().await {
+            Ok(Some(rows)) => match commit(tx).await {
                 Ok(()) => break rows,
                 Err(error) if repeats.again(&error) => {}
                 Err(error) => return Err(failed(&error)),
@@ -78,7 +79,7 @@ pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> 
 
 /// The rows that were taken over, or nothing if the heir itself is dead.
 async fn take_over_in(
-    tx: &Transaction<'_>,
+    tx: &deadpool_postgres::Transaction<'_>,
     test_now: Option<i64>,
     dead: EngineNo,
     heir: EngineNo,
@@ -90,6 +91,7 @@ async fn take_over_in(
     tx.execute("SELECT 1 FROM sprag.engine WHERE engine_no = $1 FOR UPDATE", &[&dead.0]).await?;
     tx.execute("UPDATE sprag.engine SET dead = 1 WHERE engine_no = $1 AND dead = 0", &[&dead.0])
         .await?;
+    crash_point("postgres.take_over.after_death");
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
     tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS]).await.map(Some)
 }

@@ -1,6 +1,7 @@
 //! The two pools, and the one way a statement of a slice is run.
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::{Object, Pool, Transaction};
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, StoreError};
 use tokio_postgres::Row;
@@ -44,7 +45,10 @@ impl Pools {
         let client = self.engine().await?;
         let mut repeats = Repeats::default();
         loop {
-            match query(&client, sql, params).await {
+            crash_point("postgres.before_statement");
+            let answer = query(&client, sql, params).await;
+            crash_point("postgres.after_statement");
+            match answer {
                 Ok(rows) => return Ok(rows),
                 Err(error) if repeats.again(&error) => {}
                 Err(error) => return Err(failed(&error)),
@@ -65,6 +69,20 @@ impl Pools {
         let alive = self.run(sql, &[&engine.0]).await?;
         if alive.is_empty() { Err(StoreError::Fenced) } else { Ok(()) }
     }
+}
+
+/// Begins a transaction of several statements.
+pub(super) async fn begin(client: &mut Object) -> Answer<Transaction<'_>> {
+    crash_point("postgres.before_begin");
+    client.transaction().await.map_err(|error| failed(&error))
+}
+
+/// Ends it.
+pub(super) async fn commit(tx: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    crash_point("postgres.before_commit");
+    let committed = tx.commit().await;
+    crash_point("postgres.after_commit");
+    committed
 }
 
 async fn query(

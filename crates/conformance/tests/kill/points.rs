@@ -1,0 +1,110 @@
+//! Every crash point there is, by the store whose run must pass it. A test compares these lists with the
+//! source, and the crash test fails if the process never died at one of them: whoever adds a point lists
+//! it here, and lets the script in `victim.rs` pass it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// In the heart, whatever the store.
+pub(crate) const HEART: &[&str] =
+    &["heart.after_handler", "heart.after_reply", "heart.before_handler", "heart.before_reply"];
+
+/// Around every call of the seam that writes, by `seam.rs`: before it begins, and after its commit.
+pub(crate) const SEAM: &[&str] = &[
+    "amend",
+    "beat",
+    "claim",
+    "dispatch",
+    "due",
+    "end",
+    "finish",
+    "join",
+    "leave",
+    "protocol",
+    "put_protocol",
+    "silent_engines",
+    "submit",
+    "take_over",
+];
+
+/// Between the statements of the SQLite store.
+pub(crate) const SQLITE: &[&str] = &[
+    "amend.after_attempt",
+    "amend.after_job",
+    "claim.after_entry",
+    "dispatch.after_attempt",
+    "dispatch.after_job",
+    "end.after_attempt",
+    "finish.after_statement",
+    "sqlite.after_answer",
+    "sqlite.after_commit",
+    "sqlite.before_begin",
+    "sqlite.before_commit",
+    "sqlite.between_calls",
+    "submit.after_attempts",
+    "submit.after_job",
+    "take_over.after_death",
+    "take_over.after_hand_over",
+    "take_over.after_release",
+];
+
+/// Between the statements of the Postgres store. Most primitives are one statement that commits by
+/// itself; those that are several have a point around each.
+pub(crate) const POSTGRES: &[&str] = &[
+    "postgres.after_commit",
+    "postgres.after_statement",
+    "postgres.amend.after_attempt",
+    "postgres.amend.after_lock",
+    "postgres.before_begin",
+    "postgres.before_commit",
+    "postgres.before_statement",
+    "postgres.take_over.after_death",
+];
+
+/// The two points around a call of the seam.
+pub(crate) fn around(operation: &str) -> [String; 2] {
+    [format!("seam.{operation}.before"), format!("seam.{operation}.after")]
+}
+
+/// All that a run on one store must pass, those of the store being `own`.
+pub(crate) fn all(own: &[&str]) -> Vec<String> {
+    let named = HEART.iter().chain(own).map(ToString::to_string);
+    named.chain(SEAM.iter().flat_map(|operation| around(operation))).collect()
+}
+
+/// What is between `open` and `close` wherever it occurs in the Rust files below a folder.
+fn named(folder: &Path, open: &str, close: char) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let names = text.split(open).skip(1).filter_map(|rest| rest.split_once(close));
+                // This file names what it looks for, which is no point.
+                let is_name = |name: &&str| {
+                    name.bytes().all(|b| b.is_ascii_lowercase() || b"._".contains(&b))
+                };
+                found.extend(names.map(|(name, _)| name).filter(is_name).map(ToOwned::to_owned));
+            }
+        }
+    }
+    found
+}
+
+/// The lists are those of the source.
+pub(crate) fn expect_complete() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let listed = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let point = "crash_point(\"";
+    let in_source = |folder: &str| named(&crates.join(folder), point, '"');
+    assert_eq!(in_source("engine/src"), listed(HEART));
+    assert_eq!(in_source("stores/src/sqlite"), listed(SQLITE));
+    assert_eq!(in_source("stores/src/postgres"), listed(POSTGRES));
+    let seam = named(&crates.join("conformance/tests/kill"), "around!(self.", '(');
+    assert_eq!(seam, listed(SEAM));
+}

@@ -1,0 +1,140 @@
+//! The seam with a crash point on either side of every call that writes. A primitive that is added to the
+//! seam does not compile until it stands here too.
+
+use sprag_engine::crash::crash_point;
+use sprag_engine::feed::{Cursor, FeedEvent};
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, Submitted,
+    Wish,
+};
+use sprag_kernel::Refusal;
+use sprag_kernel::retry::Millis;
+
+/// A store whose callers can die right before and right after each write.
+pub(crate) struct Seam<S>(pub(crate) S);
+
+/// A call between its two points, which are named for it.
+macro_rules! around {
+    ($this:ident.$call:ident($($argument:expr),*)) => {{
+        crash_point(concat!("seam.", stringify!($call), ".before"));
+        let answer = $this.0.$call($($argument),*).await;
+        crash_point(concat!("seam.", stringify!($call), ".after"));
+        answer
+    }};
+}
+
+impl<S: Store> Store for Seam<S> {
+    fn is_exclusive(&self) -> bool {
+        self.0.is_exclusive()
+    }
+
+    async fn join(&self, name: &str) -> Answer<EngineNo> {
+        around!(self.join(name))
+    }
+
+    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+        around!(self.beat(engine, low))
+    }
+
+    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
+        around!(self.silent_engines(timeout_ms))
+    }
+
+    async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+        around!(self.take_over(dead, heir))
+    }
+
+    async fn due(&self, engine: EngineNo, limit: u32) -> Answer<Due> {
+        around!(self.due(engine, limit))
+    }
+
+    async fn put_protocol(&self, protocol_id: &str, definition: &str) -> Answer<()> {
+        around!(self.put_protocol(protocol_id, definition))
+    }
+
+    async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
+        around!(self.protocol(protocol_id))
+    }
+
+    async fn leave(&self, engine: EngineNo) -> Answer<()> {
+        around!(self.leave(engine))
+    }
+
+    async fn submit(
+        &self,
+        engine: EngineNo,
+        jobs: Vec<NewJob>,
+    ) -> Answer<Vec<Result<Submitted, Refusal>>> {
+        around!(self.submit(engine, jobs))
+    }
+
+    async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
+        around!(self.claim(engine, wishes))
+    }
+
+    async fn dispatch(
+        &self,
+        engine: EngineNo,
+        writes: Vec<DispatchWrite>,
+    ) -> Answer<Vec<DispatchOutcome>> {
+        around!(self.dispatch(engine, writes))
+    }
+
+    async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
+        around!(self.end(engine, writes))
+    }
+
+    async fn finish(
+        &self,
+        engine: EngineNo,
+        writes: Vec<FinishWrite>,
+    ) -> Answer<Vec<FinishOutcome>> {
+        around!(self.finish(engine, writes))
+    }
+
+    async fn amend<T: Send + 'static>(
+        &self,
+        engine: EngineNo,
+        job_id: JobId,
+        step_index: Option<u32>,
+        decide: Decide<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        around!(self.amend(engine, job_id, step_index, decide))
+    }
+
+    // What only reads leaves nothing behind.
+
+    async fn now(&self) -> Answer<Millis> {
+        self.0.now().await
+    }
+
+    async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
+        self.0.job(job_id).await
+    }
+
+    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
+        self.0.attempts(job_id).await
+    }
+
+    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
+        self.0.events(job_id).await
+    }
+
+    async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
+        self.0.feed(after, limit).await
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Answer<Vec<JobView>> {
+        self.0.jobs(filter).await
+    }
+
+    async fn open_jobs(&self) -> Answer<u64> {
+        self.0.open_jobs().await
+    }
+
+    async fn audit(&self) -> Answer<Vec<Check>> {
+        self.0.audit().await
+    }
+}
