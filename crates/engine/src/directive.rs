@@ -56,7 +56,7 @@ impl Directive {
             step_type: step.kind().to_owned(),
             attempt_no: held.key.attempt_no,
             lease_id,
-            effect_key: held.key.effect_key(),
+            effect_key: held.key.effect_key(&held.facts.effect_owner()),
             input_ref: json(&held.facts.input_ref),
             output_ref: json(&held.facts.output_ref),
             payload: json(&held.facts.payload),

@@ -13,6 +13,7 @@ use crate::heart::{Body, Heart, Op, Service};
 use crate::ids::{EngineNo, JobId};
 use crate::plan;
 use crate::protocol::Protocol;
+use crate::registry::Registry;
 use crate::store::{Held, JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
 use crate::worker::Handler;
 
@@ -105,7 +106,8 @@ impl<S: Store> EngineBuilder<S> {
             queue,
         });
         let task = tokio::spawn(heart.run());
-        Ok(Engine { store, number, ops, task, protocols, max_envelope_bytes })
+        let registry = Registry::default();
+        Ok(Engine { store, number, ops, task, protocols, registry, max_envelope_bytes })
     }
 }
 
@@ -138,21 +140,18 @@ pub struct Engine<S: Store> {
     number: EngineNo,
     ops: mpsc::UnboundedSender<Op>,
     task: JoinHandle<Result<(), StoreError>>,
-    protocols: Vec<Arc<Pinned>>,
-    max_envelope_bytes: usize,
+    pub(crate) protocols: Vec<Arc<Pinned>>,
+    pub(crate) registry: Registry,
+    pub(crate) max_envelope_bytes: usize,
 }
 
 impl<S: Store> Engine<S> {
     /// Submits an envelope. The same content, or the same idempotency key, is the same job.
     pub async fn submit(&self, envelope: &[u8]) -> Result<Submitted, Refusal> {
         let envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
-        let serves =
-            |pinned: &&Arc<Pinned>| pinned.protocol.request_types.contains(&envelope.request_type);
-        let Some(pinned) = self.protocols.iter().rev().find(serves) else {
-            return Err(Refusal::new(Code::ProtocolUnknown)
-                .with("request_type", envelope.request_type.clone()));
-        };
-        let job = new_job(envelope, pinned);
+        let pinned = self.serving(&envelope.request_type).await?;
+        let dedup_key = envelope.dedup_key();
+        let job = new_job(envelope, dedup_key, &pinned);
         let (reply, answer) = oneshot::channel();
         self.ops.send(Op::Submit { job, reply }).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -169,6 +168,21 @@ impl<S: Store> Engine<S> {
         // If the heart is gone, another engine goes on from what is stored.
         let _ = self.ops.send(op);
         Ok(state)
+    }
+
+    /// Which life of which engine this is.
+    pub(crate) fn number(&self) -> EngineNo {
+        self.number
+    }
+
+    /// Tells the heart. If it is gone, another engine goes on from what is stored.
+    pub(crate) fn tell(&self, op: Op) {
+        let _ = self.ops.send(op);
+    }
+
+    /// Something may be claimable.
+    pub(crate) fn wake(&self) {
+        self.tell(Op::Wake);
     }
 
     /// The store that this engine works on, for looking at jobs.
@@ -188,10 +202,11 @@ fn stopped() -> Refusal {
     Refusal::new(Code::StoreUnavailable).with("reason", "the engine has stopped")
 }
 
-fn new_job(envelope: Envelope, pinned: &Pinned) -> NewJob {
+/// The job of an envelope under a protocol.
+pub(crate) fn new_job(envelope: Envelope, dedup_key: String, pinned: &Pinned) -> NewJob {
     let facts = JobFacts {
         job_id: JobId::new(),
-        dedup_key: envelope.dedup_key(),
+        dedup_key,
         tenant_id: envelope.tenant_id,
         request_type: envelope.request_type,
         protocol_id: pinned.protocol.protocol_id.clone(),

@@ -67,6 +67,62 @@ impl fmt::Debug for JobId {
     }
 }
 
+/// A request. Its ids rise with time, as those of jobs do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(Uuid);
+
+impl RequestId {
+    /// A new id.
+    #[allow(clippy::new_without_default)] // an id is never a default
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// The sixteen bytes that stores keep.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+
+    /// An id from a store.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The id as a UUID.
+    pub fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl From<Uuid> for RequestId {
+    fn from(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+}
+
+impl FromStr for RequestId {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        Uuid::try_parse(text).map(Self).map_err(|_| {
+            let shown: String = text.chars().take(64).collect();
+            Refusal::new(Code::RequestUnknown).with("request_id", shown)
+        })
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Where in a job an attempt is: the step, the branch of a fan-out, the turn of a cycle, the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptKey {
@@ -88,9 +144,10 @@ impl AttemptKey {
         Self { job_id, step_index, branch: 0, turn: 0, attempt_no: 1 }
     }
 
-    /// What names the effect of this step, whichever attempt brings it about.
-    pub fn effect_key(&self) -> String {
-        format!("{}/{}/{}/{}", self.job_id, self.step_index, self.branch, self.turn)
+    /// What names the effect of this step, whichever attempt brings it about; `owner` is the request if
+    /// there is one, else the job.
+    pub fn effect_key(&self, owner: &str) -> String {
+        format!("{owner}/{}/{}/{}", self.step_index, self.branch, self.turn)
     }
 }
 

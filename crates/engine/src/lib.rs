@@ -12,6 +12,8 @@ pub mod ids;
 pub mod names;
 pub mod plan;
 pub mod protocol;
+mod registry;
+pub mod requests;
 pub mod store;
 pub mod views;
 pub mod worker;

@@ -140,6 +140,11 @@ impl Protocol {
         Ok(())
     }
 
+    /// Whether it serves a request type.
+    pub fn serves(&self, request_type: &str) -> bool {
+        self.request_types.iter().any(|served| served == request_type)
+    }
+
     /// The text that is stored and pinned.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a protocol has string keys")

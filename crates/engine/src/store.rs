@@ -62,6 +62,18 @@ pub struct JobFacts {
     pub rerun_of: Option<JobId>,
 }
 
+impl JobFacts {
+    /// The request that this job is a run of.
+    pub fn request_id(&self) -> Option<&str> {
+        self.dedup_key.strip_prefix("r:")?.rsplit_once(':').map(|(request_id, _)| request_id)
+    }
+
+    /// Who owns the effects of its steps: the request, so that another run has the same, else the job.
+    pub fn effect_owner(&self) -> String {
+        self.request_id().map_or_else(|| self.job_id.to_string(), str::to_owned)
+    }
+}
+
 /// A job to create.
 #[derive(Clone, Debug)]
 pub struct NewJob {
@@ -442,6 +454,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The definition of a protocol.
     fn protocol(&self, protocol_id: &str) -> impl Future<Output = Answer<Option<String>>> + Send;
+
+    /// The definitions of all protocols, the newest first.
+    fn protocols(&self) -> impl Future<Output = Answer<Vec<String>>> + Send;
 
     /// The store's time.
     fn now(&self) -> impl Future<Output = Answer<Millis>> + Send;

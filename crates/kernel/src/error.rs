@@ -139,7 +139,7 @@ codes! {
         "audit the store; the job was closed already or its rows were edited";
     // Submit and keys.
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED", Conflict, 409,
-        "the idempotency key belongs to a job with other content",
+        "the idempotency key belongs to a job or request with other content",
         "use a new key for new content, or send the first content again";
     EnvelopeInvalid = "ENVELOPE_INVALID", Rejected, 400,
         "the envelope is not a JSON object or a field of it has the wrong form",
@@ -179,6 +179,12 @@ codes! {
     JobUnknown = "JOB_UNKNOWN", Rejected, 404,
         "there is no such job",
         "check the id";
+    RequestUnknown = "REQUEST_UNKNOWN", Rejected, 404,
+        "there is no such request",
+        "check the id";
+    RequestInvalid = "REQUEST_INVALID", Rejected, 400,
+        "the request is not a JSON object or a field of it has the wrong form",
+        "correct the named field";
     NameInvalid = "NAME_INVALID", Rejected, 400,
         "a name is empty, too long or has a control character",
         "correct the named field";

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{EngineNo, JobId, RequestId};
+use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
@@ -113,6 +114,10 @@ impl Store for AnyStore {
         ask!(self.protocol(protocol_id))
     }
 
+    async fn protocols(&self) -> Answer<Vec<String>> {
+        ask!(self.protocols())
+    }
+
     async fn now(&self) -> Answer<Millis> {
         ask!(self.now())
     }
@@ -189,5 +194,32 @@ impl Store for AnyStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         ask!(self.audit())
+    }
+}
+
+impl RequestStore for AnyStore {
+    async fn create_request(&self, request: NewRequest) -> Answer<RequestView> {
+        ask!(self.create_request(request))
+    }
+
+    async fn amend_request<T: Send + 'static>(
+        &self,
+        engine: EngineNo,
+        request_id: RequestId,
+        decide: DecideRequest<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        ask!(self.amend_request(engine, request_id, decide))
+    }
+
+    async fn request(&self, request_id: RequestId) -> Answer<Option<RequestView>> {
+        ask!(self.request(request_id))
+    }
+
+    async fn requests(&self, filter: RequestFilter) -> Answer<Vec<RequestView>> {
+        ask!(self.requests(filter))
+    }
+
+    async fn request_events(&self, request_id: RequestId) -> Answer<Vec<EventView>> {
+        ask!(self.request_events(request_id))
     }
 }

@@ -28,6 +28,8 @@ checks! {
     "14_two_steps_in_progress",
     "15_attempts_total_is_not_the_number_of_directives",
     "16_event_numbers_with_gaps",
+    "18_request_without_its_run",
+    "19_request_events_with_gaps",
 }
 
 /// The name of the check that folds events.

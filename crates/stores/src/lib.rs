@@ -10,5 +10,7 @@ mod test_clock;
 pub use any::AnyStore;
 pub use test_clock::TestClock;
 
+/// How many protocols are looked at to find the one that serves a request type.
+pub(crate) const MAX_PROTOCOLS: i64 = 1_000;
 /// How long an activation must wait to weigh as much as one step of priority.
 pub(crate) const AGEING_MS: i64 = 60_000;

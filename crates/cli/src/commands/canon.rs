@@ -3,11 +3,10 @@
 use std::io;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
+use sprag_engine::requests::request_key;
 use sprag_kernel::canon::canonical;
-use sprag_kernel::keys::{Hash, RequestKey, canonical_envelope};
-use sprag_kernel::{Code, Refusal};
+use sprag_kernel::keys::{Hash, canonical_envelope};
 
 use super::read_all;
 use crate::output::{Failure, Output};
@@ -58,48 +57,4 @@ pub fn run(args: &CanonArgs, output: &mut Output) -> Result<(), Failure> {
     }
     let hash = Hash::of(text.as_bytes()).to_string();
     if output.is_json() { output.json(&HashAnswer { hash }) } else { output.line(hash) }
-}
-
-/// What names a request, as a document. Null and absent are the same.
-#[derive(Deserialize)]
-struct RequestKeyInput<'a> {
-    #[serde(default)]
-    fingerprint: Option<serde_json::Value>,
-    #[serde(default)]
-    requirement: Option<serde_json::Value>,
-    #[serde(borrow, default)]
-    plan_revision: Option<&'a RawValue>,
-}
-
-fn request_key(document: &[u8]) -> Result<Hash, Refusal> {
-    // Canonical first: its refusals name the place, and a number is its exact decimal.
-    let text = canonical(document)?;
-    let input: RequestKeyInput<'_> = serde_json::from_str(&text)
-        .map_err(|error| Refusal::new(Code::RequestKeyInvalid).with("reason", error.to_string()))?;
-    let fingerprint = optional_text("fingerprint", input.fingerprint)?;
-    let requirement = optional_text("requirement", input.requirement)?;
-    let plan_revision = match input.plan_revision.map(RawValue::get) {
-        None => String::new(),
-        Some(number) if number.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
-            number.to_owned()
-        }
-        Some(other) => {
-            let value = serde_json::from_str(other).unwrap_or(serde_json::Value::Null);
-            optional_text("plan_revision", Some(value))?
-        }
-    };
-    let key = RequestKey {
-        fingerprint: &fingerprint,
-        requirement: &requirement,
-        plan_revision: &plan_revision,
-    };
-    Ok(key.hash())
-}
-
-fn optional_text(field: &'static str, value: Option<serde_json::Value>) -> Result<String, Refusal> {
-    match value {
-        None => Ok(String::new()),
-        Some(serde_json::Value::String(text)) => Ok(text),
-        Some(_) => Err(Refusal::new(Code::RequestKeyInvalid).with("field", field)),
-    }
 }

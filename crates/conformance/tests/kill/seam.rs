@@ -106,6 +106,10 @@ impl<S: Store> Store for Seam<S> {
 
     // What only reads leaves nothing behind.
 
+    async fn protocols(&self) -> Answer<Vec<String>> {
+        self.0.protocols().await
+    }
+
     async fn now(&self) -> Answer<Millis> {
         self.0.now().await
     }

@@ -14,6 +14,7 @@ mod jobs;
 mod ledgers;
 mod races;
 mod readers;
+mod requests;
 mod schema;
 mod submit;
 

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use sprag_engine::store::{Answer, Store, StoreError};
+use sprag_engine::requests::RequestStore;
+use sprag_engine::store::{Answer, StoreError};
 use sprag_stores::TestClock;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
@@ -17,7 +18,7 @@ pub type Rows = Vec<Vec<Option<String>>>;
 /// A store and the way around it.
 pub trait World: Send + Sync + Sized + 'static {
     /// The store.
-    type Store: Store;
+    type Store: RequestStore;
 
     /// A fresh one.
     fn open(clock: &TestClock) -> impl Future<Output = Self> + Send;

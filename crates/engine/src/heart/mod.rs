@@ -48,6 +48,8 @@ pub(crate) enum Op {
     TimedOut { key: AttemptKey },
     /// A message was entered by a decision elsewhere; this engine owns it.
     Entered { held: Box<Held> },
+    /// A protocol that was registered after the start.
+    Learn { pinned: Arc<Pinned> },
     /// Something may be claimable.
     Wake,
     /// The end.
@@ -231,6 +233,9 @@ impl<S: Store> Heart<S> {
             Op::Returned { key, result } => self.returned(&key, result),
             Op::TimedOut { key } => self.timed_out(&key),
             Op::Entered { held } => self.finish_later(*held, None),
+            Op::Learn { pinned } => {
+                self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
+            }
             Op::Wake => self.may_claim = true,
             Op::Shutdown { deadline } => {
                 self.stopping = Some(Instant::now() + deadline);

@@ -181,6 +181,17 @@ pub fn cancel(row: &RequestRow) -> Result<(), Refusal> {
     }
 }
 
+/// Whether a request rests in this status by itself; the others are those of its job.
+pub fn rests(status: RequestStatus) -> bool {
+    match status {
+        RequestStatus::Created | RequestStatus::DraftReady | RequestStatus::Confirmed => true,
+        RequestStatus::Queued
+        | RequestStatus::Running
+        | RequestStatus::Succeeded
+        | RequestStatus::Failed => false,
+    }
+}
+
 /// The status of a request whose current job is in this state.
 pub fn project(job: JobState) -> RequestStatus {
     match job {

@@ -124,6 +124,39 @@ CREATE TABLE sprag.event (
 );
 CREATE INDEX event_feed ON sprag.event (xid, pos);
 
+-- What somebody asked for. The status is how far it came by itself; with a job it is the job's. A run has
+-- a number and a job, and begins only when the plan is frozen.
+CREATE TABLE sprag.request (
+    request_id uuid PRIMARY KEY,
+    job_id uuid CHECK (job_id IS NULL OR status = 2),
+    version bigint NOT NULL,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    run_no integer NOT NULL CHECK ((run_no > 0) = (job_id IS NOT NULL)),
+    events integer NOT NULL,
+    status smallint NOT NULL CHECK (status BETWEEN 0 AND 2),
+    request_key bytea NOT NULL,
+    content_hash bytea NOT NULL,
+    tenant_id text NOT NULL,
+    request_type text NOT NULL,
+    plan_revision text NOT NULL,
+    requirement text NOT NULL,
+    inputs text NOT NULL,
+    envelope text NOT NULL,
+    protocol_id text,
+    draft text,
+    UNIQUE (tenant_id, request_type, request_key)
+);
+
+-- What happened to a request by itself; the history of its runs is that of their jobs.
+CREATE TABLE sprag.request_event (
+    request_id uuid NOT NULL,
+    at bigint NOT NULL,
+    n integer NOT NULL,
+    changes text NOT NULL,
+    PRIMARY KEY (request_id, n)
+);
+
 -- The store's time, or a test's.
 CREATE FUNCTION sprag.now_ms(test bigint) RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED

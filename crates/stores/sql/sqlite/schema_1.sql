@@ -117,6 +117,39 @@ CREATE TABLE event (
     UNIQUE (job_id, n)
 );
 
+-- What somebody asked for. The status is how far it came by itself; with a job it is the job's. A run has
+-- a number and a job, and begins only when the plan is frozen.
+CREATE TABLE request (
+    request_id BLOB PRIMARY KEY,
+    status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 2),
+    version INTEGER NOT NULL,
+    run_no INTEGER NOT NULL CHECK ((run_no > 0) = (job_id IS NOT NULL)),
+    job_id BLOB CHECK (job_id IS NULL OR status = 2),
+    events INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    request_type TEXT NOT NULL,
+    request_key BLOB NOT NULL,
+    content_hash BLOB NOT NULL,
+    plan_revision TEXT NOT NULL,
+    requirement TEXT NOT NULL,
+    inputs TEXT NOT NULL,
+    envelope TEXT NOT NULL,
+    protocol_id TEXT,
+    draft TEXT,
+    UNIQUE (tenant_id, request_type, request_key)
+) WITHOUT ROWID;
+
+-- What happened to a request by itself; the history of its runs is that of their jobs.
+CREATE TABLE request_event (
+    request_id BLOB NOT NULL,
+    n INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    changes TEXT NOT NULL,
+    PRIMARY KEY (request_id, n)
+) WITHOUT ROWID;
+
 -- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
 -- what the digits and states become is handed in, decided by the kernel.
 CREATE VIEW finish_op AS

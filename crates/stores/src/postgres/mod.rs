@@ -19,6 +19,7 @@ mod legs;
 mod open;
 mod pools;
 mod read;
+mod requests;
 mod rows;
 mod slice;
 mod submit;
@@ -80,6 +81,10 @@ impl Store for PostgresStore {
 
     async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
         submit::protocol(&self.pools, protocol_id).await
+    }
+
+    async fn protocols(&self) -> Answer<Vec<String>> {
+        submit::protocols(&self.pools).await
     }
 
     async fn now(&self) -> Answer<Millis> {

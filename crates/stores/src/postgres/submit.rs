@@ -8,12 +8,14 @@ use sprag_engine::store::{Answer, NewJob, NewStep, StoreError, Submitted};
 use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
 use sprag_kernel::keys::{Hash, Mode};
 use sprag_kernel::{Code, JobState, Refusal};
+use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-use super::pools::Pools;
+use super::failure::failed;
+use super::pools::{Params, Pools};
 use super::rows::{get, hash, state};
 use super::slice::signed;
-use crate::AGEING_MS;
+use crate::{AGEING_MS, MAX_PROTOCOLS};
 
 pub(super) async fn put_protocol(pools: &Pools, id: &str, definition: &str) -> Answer<()> {
     let sql = "INSERT INTO sprag.protocol VALUES ($1, $2, sprag.now_ms($3)) ON CONFLICT DO NOTHING";
@@ -31,6 +33,36 @@ pub(super) async fn protocol(pools: &Pools, id: &str) -> Answer<Option<String>> 
     pools.run(sql, &[&id]).await?.first().map(|row| get(row, 0)).transpose()
 }
 
+pub(super) async fn protocols(pools: &Pools) -> Answer<Vec<String>> {
+    let sql = "SELECT definition FROM sprag.protocol
+        ORDER BY created_at DESC, protocol_id DESC LIMIT $1";
+    pools.read(sql, &[&MAX_PROTOCOLS]).await?.iter().map(|row| get(row, 0)).collect()
+}
+
+/// Where a statement runs: by itself, or within a transaction that writes more than it.
+pub(super) enum Runner<'a> {
+    /// As a transaction of its own.
+    Alone(&'a Pools),
+    /// In this one, at this time if it is a test's.
+    Within(&'a Transaction<'a>, Option<i64>),
+}
+
+impl Runner<'_> {
+    fn test_now(&self) -> Option<i64> {
+        match self {
+            Self::Alone(pools) => pools.test_now(),
+            Self::Within(_, now) => *now,
+        }
+    }
+
+    async fn run(&self, sql: &str, params: Params<'_>) -> Answer<Vec<Row>> {
+        match self {
+            Self::Alone(pools) => pools.run(sql, params).await,
+            Self::Within(tx, _) => tx.query(sql, params).await.map_err(|error| failed(&error)),
+        }
+    }
+}
+
 /// Creates what is new. What is not is looked at afterwards: its creator has committed, because the
 /// insert has waited for that, and dedup keys are never given away; a transaction around the two
 /// statements would add nothing.
@@ -42,7 +74,7 @@ pub(super) async fn submit(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let created = insert(pools, engine, jobs).await?;
+    let created = insert(Runner::Alone(pools), engine, jobs).await?;
     if created.is_empty() {
         pools.expect_alive(engine).await?;
     }
@@ -146,7 +178,11 @@ impl Beginnings {
 }
 
 #[allow(clippy::too_many_lines)] // one line per column of the statement
-async fn insert(pools: &Pools, engine: EngineNo, jobs: &[NewJob]) -> Answer<HashSet<JobId>> {
+pub(super) async fn insert(
+    runner: Runner<'_>,
+    engine: EngineNo,
+    jobs: &[NewJob],
+) -> Answer<HashSet<JobId>> {
     let mut sorted: Vec<&NewJob> = jobs.iter().collect();
     sorted.sort_by_key(|job| (&job.facts.tenant_id, &job.facts.dedup_key));
     let begin = Beginnings::of(jobs);
@@ -156,12 +192,12 @@ async fn insert(pools: &Pools, engine: EngineNo, jobs: &[NewJob]) -> Answer<Hash
             sorted.iter().map(|$job| $value).collect::<Vec<_>>()
         };
     }
-    let rows = pools
+    let rows = runner
         .run(
             include_str!("../../sql/postgres/submit.sql"),
             &[
                 &engine.0,
-                &pools.test_now(),
+                &runner.test_now(),
                 &column!(job => job.facts.job_id.uuid()),
                 &column!(job => i32::try_from(job.steps.len()).unwrap_or(i32::MAX)),
                 &column!(job => job.facts.tenant_id.as_str()),

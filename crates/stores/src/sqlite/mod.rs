@@ -14,6 +14,7 @@ mod legs;
 mod open;
 mod read;
 mod readers;
+mod requests;
 mod rows;
 mod submit;
 mod writer;
@@ -113,6 +114,10 @@ impl Store for SqliteStore {
     async fn protocol(&self, protocol_id: &str) -> Answer<Option<String>> {
         let id = protocol_id.to_owned();
         self.writer.run(move |tx| submit::protocol(tx, &id)).await
+    }
+
+    async fn protocols(&self) -> Answer<Vec<String>> {
+        self.readers.run(submit::protocols).await
     }
 
     async fn now(&self) -> Answer<Millis> {

@@ -9,9 +9,9 @@ use sprag_kernel::keys::{Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
 use super::engines::expect_alive;
-use super::rows::state;
+use super::rows::{failed, state};
 use super::writer::Tx;
-use crate::AGEING_MS;
+use crate::{AGEING_MS, MAX_PROTOCOLS};
 
 pub(super) fn put_protocol(tx: &Tx<'_>, protocol_id: &str, definition: &str) -> Answer<()> {
     match protocol(tx, protocol_id)? {
@@ -31,6 +31,11 @@ pub(super) fn protocol(tx: &Tx<'_>, protocol_id: &str) -> Answer<Option<String>>
     tx.find(sql, [protocol_id], |row| row.get(0))
 }
 
+pub(super) fn protocols(tx: &Tx<'_>) -> Answer<Vec<String>> {
+    let sql = "SELECT definition FROM protocol ORDER BY created_at DESC, protocol_id DESC LIMIT ?1";
+    tx.all(sql, [MAX_PROTOCOLS], |row| row.get(0).map_err(|error| failed(&error)))
+}
+
 pub(super) fn submit(
     tx: &Tx<'_>,
     engine: EngineNo,
@@ -40,7 +45,11 @@ pub(super) fn submit(
     jobs.iter().map(|job| submit_one(tx, engine, job)).collect()
 }
 
-fn submit_one(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<Result<Submitted, Refusal>> {
+pub(super) fn submit_one(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    job: &NewJob,
+) -> Answer<Result<Submitted, Refusal>> {
     let facts = &job.facts;
     let found = find(tx, job)?;
     let known_id = found.map(|(job_id, ..)| job_id.to_string());
