@@ -1,7 +1,8 @@
 //! What a journal costs: the same run without one and with one, under each sync policy.
 //!
 //! Two threads, items of a calibrated cost, a sink that folds a hash which must be the sequential one.
-//! The contenders take turns, best of seven each, printed as Markdown.
+//! The contenders take turns, best of seven each, printed as Markdown. The names of costs may be given
+//! (`cargo bench --bench journal -- 10us`).
 
 #[path = "order/work.rs"]
 mod work;
@@ -9,7 +10,7 @@ mod work;
 use std::time::Instant;
 
 use sprag_lanes::journal::{
-    Ending, Identity, Journal, JournalSink, MarkedSink, RunId, Settings, SyncPolicy,
+    Ending, Identity, Journal, JournalSink, MarkedSink, Settings, SyncPolicy,
 };
 use sprag_lanes::{Batch, Config, Context, Items, Lanes, Outcome, SinkError, Verdict};
 use work::{Load, fold};
@@ -70,11 +71,11 @@ fn without(load: Load) -> u64 {
 
 fn with(load: Load, sync: SyncPolicy) -> u64 {
     let folder = tempfile::tempdir_in(".").expect("a folder on a disk");
-    let identity = Identity { run_id: RunId([1; 16]), plan_hash: [0; 32], note: Vec::new() };
     let settings = Settings { sync, ..Settings::default() };
     let path = folder.path().join("run.journal");
-    let (journal, _) = Journal::open_or_create(&path, &identity, settings).expect("it is new");
-    let sink = JournalSink::new(Fold::default(), journal);
+    let (journal, _) =
+        Journal::open_or_create(&path, &Identity::of(b"bench"), settings).expect("it is new");
+    let sink = JournalSink::new(Fold::default(), journal).expect("a thread");
     let ran = Lanes::new(config()).run(Items::of(0..load.items), compute(load), sink);
     ran.expect("it runs").sink.close(Ending::Complete).expect("it closes").hash
 }
@@ -112,8 +113,12 @@ fn main() {
         "| cost | no journal | none | batch | always | batch / no journal | processor time, no journal / batch |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for load in Load::all().into_iter().filter(|load| ["1us", "10us", "100us"].contains(&load.name))
-    {
+    let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |load: &Load| match &named[..] {
+        [] => ["1us", "10us", "100us"].contains(&load.name),
+        some => some.iter().any(|name| name == load.name),
+    };
+    for load in Load::all().into_iter().filter(wanted) {
         let load = load.with_items(load.items * 5);
         let best = measure(load);
         let [plain, none, batch, always] = best.map(|(wall, _)| load.items as f64 / wall / 1_000.0);

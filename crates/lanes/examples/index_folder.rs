@@ -2,19 +2,18 @@
 //!
 //! `cargo run --release -p sprag-lanes --example index_folder -- FOLDER INDEX`
 //!
-//! Each line is digest, size and path. Stop it with a kill at any time and run it again: it goes
-//! on behind the last batch that was written, and the index is byte for byte that of an undisturbed run.
-//! The resume point is kept beside the index, with the length of the index it belongs to; what was
-//! written behind that point is cut off before going on.
+//! Each line is digest, size and path. Stop it with a kill at any time and run it again: it goes on
+//! behind what its journal, beside the index, holds, and the index is byte for byte that of an
+//! undisturbed run. Lines that were written but not yet journalled are cut off before going on.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use sprag_lanes::journal::{Ending, Identity, Journal, JournalSink, MarkedSink, Settings, Syncer};
 use sprag_lanes::{
-    Batch, Config, Context, Entry, ErrorClass, Items, Lanes, Outcome, Resume, Sink, SinkError,
-    Verdict, digest,
+    Batch, Config, Context, Entry, ErrorClass, Items, Lanes, Outcome, SinkError, Verdict, digest,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -25,13 +24,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files = Vec::new();
     list(folder, &mut files)?;
     files.sort();
-    let (sink, resume) = Index::open(index)?;
-    let config = Config { max_retries: 3, ..Config::default() };
     // With the path in the plan, a resumed run refuses a folder whose earlier paths are not the same.
     let source = Items::of(files)
         .entry(|path| entry_of(path))
         .content(|path| path.as_os_str().as_encoded_bytes());
-    let report = Lanes::new(config).resume(resume).run(source, describe, sink)?;
+
+    let run = Identity::of(folder.as_os_str().as_encoded_bytes());
+    let path = index.with_extension("journal");
+    let (journal, found) = Journal::open_or_create(&path, &run, Settings::default())?;
+    let sink = JournalSink::new(Index::open(index, found.state.last.mark)?, journal)?;
+    let config = Config { max_retries: 3, ..Config::default() };
+    let report = Lanes::new(config).resume_journal(&found.state).run(source, describe, sink)?;
+    report.sink.close(Ending::Complete)?;
+
     let counts = report.summary.counts;
     println!("{} indexed, {} skipped, {} failed", counts.success, counts.skip, counts.fail);
     Ok(())
@@ -41,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn describe(path: &PathBuf, _: &Context) -> Outcome<String> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Outcome::Skip("the file is gone".into());
         }
         // Too many open files, a slow mount: worth another try.
@@ -57,7 +62,7 @@ fn entry_of(path: &Path) -> Entry {
     Entry { cost: 1 + size / 4_096, bytes: 100 }
 }
 
-fn list(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type()))?;
         match kind? {
@@ -69,29 +74,23 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The index and, beside it, the point up to which it is good.
+/// The index; its mark is its length.
 struct Index {
     file: File,
     length: u64,
-    point: PathBuf,
 }
 
 impl Index {
-    fn open(path: &Path) -> Result<(Self, Resume), Box<dyn Error>> {
-        let point = path.with_extension("resume");
-        let (length, resume): (u64, Resume) = match fs::read(&point) {
-            Ok(bytes) => serde_json::from_slice(&bytes)?,
-            Err(_) => (0, Resume::default()),
-        };
+    fn open(path: &Path, length: u64) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         file.set_len(length)?;
         file.seek(SeekFrom::End(0))?;
-        Ok((Self { file, length, point }, resume))
+        Ok(Self { file, length })
     }
 }
 
-impl Sink<String> for Index {
-    fn commit(&mut self, batch: &mut Batch<String>) -> Result<(), SinkError> {
+impl MarkedSink<String> for Index {
+    fn write(&mut self, batch: &mut Batch<String>) -> Result<u64, SinkError> {
         let mut text = String::new();
         for (_, envelope) in batch.drain() {
             if let Verdict::Success(line) = envelope.verdict {
@@ -99,12 +98,12 @@ impl Sink<String> for Index {
             }
         }
         self.file.write_all(text.as_bytes())?;
-        self.file.sync_data()?;
         self.length += text.len() as u64;
-        // Written whole and then renamed: a crash leaves the old point or the new one.
-        let next = self.point.with_extension("resume-next");
-        let point = serde_json::to_vec(&(self.length, batch.resume()));
-        fs::write(&next, point.map_err(SinkError::permanent)?)?;
-        Ok(fs::rename(&next, &self.point)?)
+        Ok(self.length)
+    }
+
+    fn syncer(&self) -> io::Result<Option<Syncer>> {
+        let file = self.file.try_clone()?;
+        Ok(Some(Box::new(move || file.sync_data())))
     }
 }

@@ -130,7 +130,7 @@ pub struct RunArgs {
     /// End commands that a killed run left behind, instead of waiting for them.
     #[arg(long, requires = "journal")]
     pub end_orphans: bool,
-    /// When commits are made to survive a loss of power. A kill loses nothing either way.
+    /// When commits are made to survive a loss of power. All of them survive a kill.
     #[arg(long, value_enum, default_value_t = SyncArg::Batch, value_name = "WHEN")]
     pub sync: SyncArg,
     /// Print the commands that would run, and run none.

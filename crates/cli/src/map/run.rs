@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sprag_kernel::{Code, Refusal};
-use sprag_lanes::journal::{self, Journal, Replay, Settings};
+use sprag_lanes::journal::{self, Journal, Replay, RunState, Settings};
 use sprag_lanes::{Control, Counts, Lanes, Resume, Source};
 
 use super::args::RunArgs;
@@ -104,21 +104,22 @@ fn begin(plan: &Plan<'_>, shared: &Shared) -> Result<Prepared, Failure> {
     let (journal, found) = open_journal(plan)?.unzip();
     let lock = take_commands_lock(args, shared)?;
     let source = plan.source(&shared.stop, &shared.cut_short)?;
-    let resume = found.as_ref().map_or_else(Resume::default, |found| found.state.resume());
-    let written = found.as_ref().map_or(0, |found| found.state.last.mark);
-    let screen = screen(args, resume.cursor, source.total());
+    let committed = found.as_ref().map(|found| &found.state);
+    let resumed_at = committed.map_or(0, RunState::cursor);
+    let written = committed.map_or(0, |state| state.last.mark);
+    let screen = screen(args, resumed_at, source.total());
     let target = match &args.out {
         Some(path) => Target::file(path, written)?,
         None => Target::Stdout,
     };
     let sync = args.sync.into();
     let writer = Writer { target, journal, sync, written, screen: screen.clone(), begun };
-    let lanes = Lanes::new(plan.config.clone()).control(&shared.control).resume(resume);
-    let lanes = match found.map(|found| found.state.input_check()) {
-        Some(mut check) => lanes.reread(move |entries, hash| check.at(entries, hash)),
+    let lanes = Lanes::new(plan.config.clone()).control(&shared.control);
+    let lanes = match committed {
+        Some(state) => lanes.resume_journal(state),
         None => lanes,
     };
-    Ok(Prepared { source, lanes, writer, lock, screen, resumed_at: resume.cursor })
+    Ok(Prepared { source, lanes, writer, lock, screen, resumed_at })
 }
 
 impl Prepared {

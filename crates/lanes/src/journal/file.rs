@@ -72,6 +72,16 @@ impl Journal {
         self.log.totals.last.end_seq
     }
 
+    /// What the sink holds of the committed seqs.
+    pub fn mark(&self) -> u64 {
+        self.log.totals.last.mark
+    }
+
+    /// How it is written.
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
     /// Appends a committed run. The sink holds it durably already. Seqs that the journal knows with
     /// the same outcome are passed over; another outcome, or a gap, is refused.
     pub fn append(&mut self, run: &CommitRun<'_>, now: Millis) -> Result<(), Refusal> {

@@ -1,6 +1,6 @@
 //! The journal of a run: what was committed, so that a killed run goes on where it stopped.
 //!
-//! One writer, on the commit lane, appends: for each committed run of seqs a terminal record (how
+//! One writer, behind the commit lane, appends: for each committed run of seqs a terminal record (how
 //! they ended) and a commit record (how far the sink is), now and then a checkpoint. The committed
 //! prefix and its outcomes are durable; who was computing what is not written, it dies with the
 //! process. The order is the caller's promise: the sink is durable before its commit is appended,
@@ -12,17 +12,17 @@
 //! | `state`, `replay` | from bytes to a [`RunState`], or the place of the damage |
 //! | `log`, `medium`, `fault` | from commits to bytes, one seam for every write |
 //! | `file`, `lock` | the file: create, open, compact, one process at a time |
-//! | `sink` | the journal behind a sink of the lanes |
+//! | `sink`, `thread` | the journal behind a sink of the lanes, written beside them |
 //!
 //! What can fail: a torn tail is cut and reported ([`Torn`]); damage before the tail, two outcomes
 //! for a seq, a journal of another run or plan, or one in use is refused and left as it is.
 //!
 //! ```
-//! use sprag_lanes::journal::{CommitRun, Ended, Ending, Identity, Journal, Outcome, RunId, Settings};
+//! use sprag_lanes::journal::{CommitRun, Ended, Ending, Identity, Journal, Outcome, Settings};
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let path = folder.path().join("run.journal");
-//! let identity = Identity { run_id: RunId([7; 16]), plan_hash: [1; 32], note: b"demo".to_vec() };
+//! let identity = Identity::of(b"demo");
 //!
 //! let (mut journal, _) = Journal::open_or_create(&path, &identity, Settings::default())?;
 //! let ends = [Ended { outcome: Outcome::Success, attempts: 0 }; 3];
@@ -50,6 +50,7 @@ mod sink;
 mod state;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod varint;
 
 use sprag_kernel::retry::Millis;
@@ -60,6 +61,7 @@ pub use outcome::{Ended, EqualRun, Outcome, Outcomes};
 pub use replay::{Replay, Torn, replay};
 pub use sink::{JournalSink, MarkedSink};
 pub use state::{CommitPoint, Counts, Ending, InputCheck, MAX_POINTS, RunState};
+pub use thread::Syncer;
 
 /// Names a run. Made by the caller; the same run has the same id at its resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +78,17 @@ pub struct Identity {
     pub note: Vec<u8>,
 }
 
-/// When a commit is made to survive a loss of power. A killed process loses nothing either way.
+impl Identity {
+    /// Of the run that these words name, and nothing else: the same words, the same run.
+    pub fn of(words: &[u8]) -> Self {
+        let run_id = RunId(xxhash_rust::xxh3::xxh3_128(words).to_le_bytes());
+        let note = words[..words.len().min(MAX_NOTE)].to_vec();
+        Self { run_id, plan_hash: [0; 32], note }
+    }
+}
+
+/// When an appended commit is made to survive a loss of power. A killed process loses nothing that was
+/// appended, whatever the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncPolicy {
     /// Never; the system decides. After a loss of power the journal may be refused.
@@ -97,6 +109,8 @@ pub struct Settings {
     pub sync_wait_ms: Millis,
     /// The most bytes that wait for their group.
     pub sync_bytes: u64,
+    /// How long a [`JournalSink`] gathers commits before it appends them as one.
+    pub gather_ms: Millis,
     /// Room is taken in pieces of this size.
     pub segment_bytes: u64,
     /// Commits between two checkpoints.
@@ -111,6 +125,7 @@ impl Default for Settings {
             sync: SyncPolicy::Batch,
             sync_wait_ms: 20,
             sync_bytes: 64 << 10,
+            gather_ms: 5,
             segment_bytes: 256 << 10,
             checkpoint_every: 1024,
             compact_bytes: 4 << 20,

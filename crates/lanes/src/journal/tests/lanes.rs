@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-use crate::journal::{Ending, Identity, Journal, JournalSink, MarkedSink, RunId, Settings};
+use crate::journal::{Ending, Identity, Journal, JournalSink, MarkedSink, Settings};
 use crate::{
     Backoff, Batch, Config, ErrorClass, Failure, Items, Lanes, Outcome, Report, SinkError, Summary,
     Verdict,
@@ -58,7 +58,7 @@ fn attempt(item: u64, attempts: u16) -> Outcome<String> {
 
 /// One process of the run: opens, goes on, ends or breaks.
 fn go_on(folder: &Path, threads: usize, batches: u64) -> Result<Summary, Box<Failure>> {
-    let identity = Identity { run_id: RunId([2; 16]), plan_hash: [0; 32], note: Vec::new() };
+    let identity = Identity::of(b"lines");
     let settings = Settings { checkpoint_every: 5, compact_bytes: 3_000, ..Settings::default() };
     let path = folder.join("run.journal");
     let (journal, found) = Journal::open_or_create(&path, &identity, settings).unwrap();
@@ -70,15 +70,11 @@ fn go_on(folder: &Path, threads: usize, batches: u64) -> Result<Summary, Box<Fai
         max_batch_bytes: 400,
         ..Config::default()
     };
-    let mut check = found.state.input_check();
-    let Report { summary, sink } = Lanes::new(config)
-        .resume(found.state.resume())
-        .reread(move |entries, hash| check.at(entries, hash))
-        .run(
-            Items::of(0..ITEMS),
-            |item, context| attempt(*item, context.attempts()),
-            JournalSink::new(lines, journal),
-        )?;
+    let Report { summary, sink } = Lanes::new(config).resume_journal(&found.state).run(
+        Items::of(0..ITEMS),
+        |item, context| attempt(*item, context.attempts()),
+        JournalSink::new(lines, journal).unwrap(),
+    )?;
     sink.close(Ending::Complete).unwrap();
     Ok(summary)
 }

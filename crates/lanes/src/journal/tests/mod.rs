@@ -9,6 +9,7 @@ mod damage;
 mod disk;
 mod lanes;
 mod rules;
+mod thread;
 
 use std::io;
 
