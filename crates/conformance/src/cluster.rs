@@ -26,7 +26,7 @@ const SETTINGS: &[&str] = &["listen_addresses=", "max_connections=200", "shared_
 const SUPERVISE: &str = r#"server=$1; shift
 "$server" "$@" >>log 2>&1 & child=$!
 read -r _
-kill -QUIT "$child"
+kill -QUIT "$child" 2>/dev/null
 wait "$child""#;
 
 /// A server of our own.
@@ -112,6 +112,21 @@ impl Cluster {
         }
     }
 
+    /// Ends every process of the server at once, as the kernel does when memory runs out.
+    pub fn crash(&self) {
+        let pid_file = self.folder.path().join("data/postmaster.pid");
+        let pid = fs::read_to_string(pid_file).unwrap().lines().next().unwrap().to_owned();
+        // The postmaster first, or it would start new ones.
+        let mut doomed = vec![pid.clone()];
+        doomed.extend(children(&pid));
+        let status = Command::new("kill").arg("-KILL").args(&doomed).stderr(Stdio::null()).status();
+        status.unwrap();
+        while doomed.iter().any(|pid| is_alive(pid)) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+
     /// The URL of a new, empty database.
     pub async fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
@@ -134,6 +149,25 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The processes whose parent is `pid`.
+fn children(pid: &str) -> Vec<String> {
+    let parent_is = |folder: &Path| {
+        let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+        // After the name, which may contain anything: the state and the parent.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.split_whitespace().nth(1) == Some(pid))
+    };
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok().map(|e| e.path()));
+    all.filter(|folder| parent_is(folder))
+        .filter_map(|folder| Some(folder.file_name()?.to_str()?.to_owned()))
+        .collect()
+}
+
+/// Whether a process is there and not merely waiting to be reaped.
+fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 /// A command that runs as the user who may run a server.

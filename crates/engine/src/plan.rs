@@ -9,7 +9,9 @@ use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
 use sprag_kernel::decide::cancel::{self, Begin, Cancel};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
 use sprag_kernel::decide::leg2::{self, Entered, Follows};
-use sprag_kernel::decide::rows::{AttemptRow, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms};
+use sprag_kernel::decide::rows::{
+    AttemptRow, Ending, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms,
+};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::{Change, State};
@@ -251,6 +253,7 @@ pub fn entered_next(
         job: JobRow { version: job_version, current_step: step_index, ..held.job },
         facts: held.facts.clone(),
         inputs,
+        damage: None,
     })
 }
 
@@ -324,9 +327,25 @@ pub fn fail_in_leg1(held: &Held, lease_id: LeaseId, now: Millis) -> Result<Enter
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    let message = code.what().to_owned();
-    let error = AttemptError { code: code.name().to_owned(), message };
-    Ok(entering(after, Some(error), changes.0))
+    Ok(entering(after, Some(poison()), changes.0))
+}
+
+/// A message that cannot be finished becomes one that ends the step for good. Only of an attempt that ran:
+/// any other has no final failure of its own to come to.
+pub fn poison_message(held: &Held, key: &AttemptKey) -> Result<Entering, Refusal> {
+    let Some(ending) = held.attempt.ending else { return Ok((None, None)) };
+    let ran = held.attempt.state == StepState::InProgress;
+    if held.key != *key || ending.guid.work_done() || !ran {
+        return Ok((None, None));
+    }
+    let mut after = held.clone();
+    after.attempt.ending = Some(Ending { kind: EndingKind::NonRetryable, ..ending });
+    Ok(entering(after, Some(poison()), String::new()))
+}
+
+fn poison() -> AttemptError {
+    let code = Code::MessagePoison;
+    AttemptError { code: code.name().to_owned(), message: code.what().to_owned() }
 }
 
 /// The rows with the message in.

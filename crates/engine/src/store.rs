@@ -124,6 +124,8 @@ pub struct Held {
     pub facts: Arc<JobFacts>,
     /// Outputs of earlier steps: (step_index, JSON text).
     pub inputs: Vec<(u32, String)>,
+    /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
+    pub damage: Option<String>,
 }
 
 /// What a look at the timers found.
@@ -144,6 +146,30 @@ pub struct Wish {
     pub service: String,
     /// Free slots.
     pub max: u32,
+    /// Which of those that are due.
+    pub pick: Pick,
+}
+
+/// Which activations a claim takes, by how often each was delivered before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// All: whoever takes them does not die with this process.
+    Any,
+    /// Those that may run beside others in this process.
+    Fresh,
+    /// Those that must run alone.
+    Lone,
+}
+
+impl Pick {
+    /// The stable small integer of this choice.
+    pub fn code(self) -> i16 {
+        match self {
+            Self::Any => 0,
+            Self::Fresh => 1,
+            Self::Lone => 2,
+        }
+    }
 }
 
 /// How far the commit of Leg1's work goes.

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::killer::{Random, runtime, victim};
 use super::points;
-use super::victim::{JOBS, is_cancelled};
+use super::victim::{JOBS, SCRIPT, is_cancelled};
 
 /// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
 /// for a takeover, leave the processor to others.
@@ -116,9 +116,9 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
     books.clear();
     let mut crashed = Vec::new();
     for (life, point) in scenario.iter().enumerate() {
-        let mut child = victim();
+        let mut child = victim(SCRIPT);
         books.place(&mut child);
-        child.env("SPRAG_SCRIPT", life.to_string()).env("SPRAG_CRASH", point);
+        child.env("SPRAG_LIFE", life.to_string()).env("SPRAG_CRASH", point);
         let status = child.stderr(Stdio::null()).status().unwrap();
         match (status.success(), status.signal()) {
             (true, _) => {}
@@ -126,9 +126,9 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
             (false, _) => panic!("{scenario:?}: life {life} ended with {status}"),
         }
     }
-    let mut last = victim();
+    let mut last = victim(SCRIPT);
     books.place(&mut last);
-    let status = last.env("SPRAG_SCRIPT", scenario.len().to_string()).status().unwrap();
+    let status = last.env("SPRAG_LIFE", scenario.len().to_string()).status().unwrap();
     assert!(status.success(), "{scenario:?}: the last life ended with {status}");
     books.look(scenario);
     crashed

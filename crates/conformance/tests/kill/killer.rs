@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sprag_conformance::cluster::Cluster;
@@ -14,15 +16,17 @@ use sprag_kernel::JobState;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 
+use super::victim::{DRAIN, LOAD};
+
 /// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
-fn kills(variable: &str, default: u32) -> u32 {
+pub(crate) fn kills(variable: &str, default: u32) -> u32 {
     std::env::var(variable).map_or(default, |kills| kills.parse().unwrap())
 }
 
 /// On a SQLite file.
 pub(crate) fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let accepted = lives(folder.path(), None, kills("SPRAG_KILLS", 500));
+    let accepted = lives(Place { folder: folder.path(), url: None }, kills("SPRAG_KILLS", 500));
     let store = SqliteStore::look(&folder.path().join("store.db")).unwrap();
     runtime().block_on(look(&store, folder.path(), &accepted));
 }
@@ -32,7 +36,8 @@ pub(crate) fn on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, runtime) = (Cluster::start(), runtime());
     let url = runtime.block_on(cluster.database());
-    let accepted = lives(folder.path(), Some(&url), kills("SPRAG_PG_KILLS", 100));
+    let accepted =
+        lives(Place { folder: folder.path(), url: Some(&url) }, kills("SPRAG_PG_KILLS", 100));
     runtime.block_on(async {
         let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
         look(&store, folder.path(), &accepted).await;
@@ -43,54 +48,111 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Life after life, each killed, and a last one that ends by itself. Returns what was accepted.
-fn lives(folder: &Path, url: Option<&str>, kills: u32) -> BTreeSet<String> {
-    let start = || {
-        let mut command = victim();
-        command.env("SPRAG_VICTIM", folder);
-        if let Some(url) = url {
+/// Where the books are that all victims of a test share.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) url: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// A victim with a role on these books.
+    pub(crate) fn victim(&self, role: &str) -> Command {
+        let mut command = victim(role);
+        command.env("SPRAG_VICTIM", self.folder);
+        if let Some(url) = self.url {
             command.env("SPRAG_PG", url);
         }
         command
-    };
+    }
+
+    /// A last life that finishes what is open and ends by itself.
+    pub(crate) fn drain(&self) {
+        let status = self.victim(DRAIN).status().unwrap();
+        assert!(status.success(), "the last engine ends by itself, not with {status}");
+    }
+}
+
+/// Life after life, each killed, and a last one that ends by itself. Returns what was accepted.
+fn lives(place: Place<'_>, kills: u32) -> BTreeSet<String> {
     let mut accepted = BTreeSet::new();
     let mut random = Random(0x5eed);
     for round in 0..kills {
-        let child = start().env("SPRAG_ROUND", round.to_string()).spawn().unwrap();
-        accepted.extend(one_life(child, random.below(25)));
+        let mut life = Life::start(place.victim(LOAD).env("SPRAG_ROUND", round.to_string()));
+        std::thread::sleep(Duration::from_millis(random.below(25)));
+        life.child.kill().unwrap();
+        accepted.extend(life.end().accepted);
     }
-    let mut last = start().env("SPRAG_DRAIN", "1").spawn().unwrap();
-    assert!(last.wait().unwrap().success(), "the last engine ends by itself");
+    place.drain();
     assert!(accepted.len() > kills as usize, "the engine got to work between the kills");
     print!("{kills} kills, ");
     accepted
 }
 
 /// This program again; `SPRAG_VICTIM` in its environment makes it the victim.
-pub(crate) fn victim() -> Command {
+pub(crate) fn victim(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.stdout(Stdio::piped());
+    command.env("SPRAG_ROLE", role);
     command
 }
 
-/// Lets a victim live for a while after its first accepted job, kills it, and returns what it accepted.
-fn one_life(mut child: Child, millis: u64) -> BTreeSet<String> {
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let mut first = String::new();
-    lines.read_line(&mut first).unwrap();
-    std::thread::sleep(Duration::from_millis(millis));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let mut rest = String::new();
-    lines.read_to_string(&mut rest).unwrap();
-    // The last line may be torn by the kill.
-    let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    let all = std::iter::once(first.trim_end()).chain(whole.lines());
-    all.filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
+/// A victim that runs, and what it says.
+pub(crate) struct Life {
+    pub(crate) child: Child,
+    accepted: JoinHandle<BTreeSet<String>>,
+    complaint: JoinHandle<String>,
+}
+
+/// How a life has ended.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) accepted: BTreeSet<String>,
+    /// What it said on stderr.
+    pub(crate) complaint: String,
+}
+
+impl Life {
+    /// Starts a victim under load; returns when its first job is accepted.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut errors = child.stderr.take().unwrap();
+        let (started, first) = channel();
+        // Read as it is written: a victim must not stand still because a pipe is full.
+        let accepted = std::thread::spawn(move || {
+            let mut accepted = BTreeSet::new();
+            let mut line = String::new();
+            while lines.read_line(&mut line).unwrap() > 0 {
+                // The last line may be torn by a kill.
+                if line.ends_with('\n') {
+                    accepted.insert(line.trim_end().to_owned());
+                }
+                // Nobody waits any more after the first.
+                let _ = started.send(());
+                line.clear();
+            }
+            accepted
+        });
+        let complaint = std::thread::spawn(move || {
+            let mut complaint = String::new();
+            errors.read_to_string(&mut complaint).unwrap();
+            complaint
+        });
+        // If it ended before that, `end` tells.
+        let _ = first.recv();
+        Self { child, accepted, complaint }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let status = self.child.wait().unwrap();
+        let (accepted, complaint) = (self.accepted.join().unwrap(), self.complaint.join().unwrap());
+        Ended { status, accepted, complaint }
+    }
 }
 
 /// Every accepted job has succeeded, no invariant is broken, every step has had its effect.
-async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet<String>) {
+pub(crate) async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet<String>) {
     for job_id in accepted {
         let job_id: JobId = job_id.parse().unwrap();
         let job = store.job(job_id).await.unwrap();

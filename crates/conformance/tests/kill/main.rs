@@ -6,7 +6,11 @@
 
 mod crashes;
 mod killer;
+mod outage;
+mod owner;
+mod pause;
 mod points;
+mod poison;
 mod seam;
 mod victim;
 
@@ -19,6 +23,11 @@ const PARTS: &[(&str, fn())] = &[
     ("crashes_on_postgres", crashes::on_postgres),
     ("kills_on_sqlite", killer::on_sqlite),
     ("kills_on_postgres", killer::on_postgres),
+    ("one_process_owns_a_file", owner::one_process_owns_a_file),
+    ("pauses_of_an_engine", pause::of_an_engine),
+    ("outages_of_the_server", outage::of_the_server),
+    ("poison_on_sqlite", poison::on_sqlite),
+    ("poison_on_postgres", poison::on_postgres),
 ];
 
 fn main() {

@@ -1,6 +1,6 @@
-//! The victim: an engine on the store in a folder. It submits jobs for as long as it lives and says on
-//! stdout which ones were accepted; each handler appends a line to a log. With `drain` it submits nothing
-//! and ends when every job has ended.
+//! The victim: an engine on the store in a folder, or in the database that `SPRAG_PG` names. Under load it
+//! submits jobs for as long as it lives and says on stdout which ones were accepted; each handler appends a
+//! line to a log.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,31 +9,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_engine::directive::Failure;
-use sprag_engine::engine::{EngineBuilder, EngineConfig};
+use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::protocol::Protocol;
-use sprag_engine::store::Store;
+use sprag_engine::store::{Store, StoreError};
 use sprag_engine::worker::Handler;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+use super::poison;
 use super::seam::Seam;
 
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
 
+/// How a victim exits that its store has turned away.
+pub(crate) const GONE: i32 = 3;
 /// How long the script may take; a job that does not end is found here.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What a victim does, as `SPRAG_ROLE` names it.
+pub(crate) const LOAD: &str = "load";
+/// Only what others have submitted, for ever.
+pub(crate) const SERVE: &str = "serve";
+/// The same, until every job has ended.
+pub(crate) const DRAIN: &str = "drain";
+/// The script; the life is in `SPRAG_LIFE`.
+pub(crate) const SCRIPT: &str = "script";
+
 pub(crate) fn run(folder: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let life = std::env::var("SPRAG_SCRIPT").ok();
+    let role = std::env::var("SPRAG_ROLE").unwrap();
     runtime.block_on(async {
-        match (std::env::var("SPRAG_PG"), life) {
-            (Ok(url), Some(life)) => script(postgres(&url).await, &life).await,
-            (Ok(url), None) => live(postgres(&url).await, folder).await,
-            (Err(_), Some(life)) => script(sqlite(folder), &life).await,
-            (Err(_), None) => live(sqlite(folder), folder).await,
+        match std::env::var("SPRAG_PG") {
+            Ok(url) => play(postgres(&url).await, folder, &role).await,
+            Err(_) => play(sqlite(folder), folder, &role).await,
         }
     });
+}
+
+async fn play<S: Store>(store: S, folder: &Path, role: &str) {
+    match role {
+        SCRIPT => script(store, &std::env::var("SPRAG_LIFE").unwrap()).await,
+        poison::SUBMIT => poison::submit(store).await,
+        poison::WORK => poison::work(store).await,
+        LOAD | SERVE | DRAIN => live(store, folder, role).await,
+        other => panic!("no victim does {other}"),
+    }
 }
 
 async fn postgres(url: &str) -> PostgresStore {
@@ -41,7 +61,13 @@ async fn postgres(url: &str) -> PostgresStore {
 }
 
 fn sqlite(folder: &Path) -> SqliteStore {
-    SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap()
+    SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap_or_else(|e| gone(&e))
+}
+
+/// Says why this process cannot go on, and ends it.
+fn gone(error: &StoreError) -> ! {
+    eprintln!("{error}");
+    std::process::exit(GONE)
 }
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
@@ -98,7 +124,7 @@ async fn script<S: Store>(store: S, life: &str) {
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
-async fn live<S: Store>(store: S, folder: &Path) {
+async fn live<S: Store>(store: S, folder: &Path, role: &str) {
     let mut protocol = Protocol::new("kill.v1", "KILL");
     for step in STEPS {
         protocol = protocol.step(step, step);
@@ -108,9 +134,10 @@ async fn live<S: Store>(store: S, folder: &Path) {
         step.retry.max_losses = Some(1_000_000);
     }
     let config = EngineConfig {
+        name: std::env::var("SPRAG_ROUND").unwrap_or_default(),
         poll: Duration::from_millis(5),
         beat: Duration::from_millis(50),
-        takeover: Duration::from_millis(300),
+        takeover: Duration::from_millis(400),
         ..EngineConfig::default()
     };
     let mut builder = EngineBuilder::new(store).config(config).protocol(protocol);
@@ -118,26 +145,40 @@ async fn live<S: Store>(store: S, folder: &Path) {
         builder = builder.service(step, 8, handler(folder.join("effects.log")));
     }
     let engine = Arc::new(builder.start().await.unwrap());
-    if std::env::var("SPRAG_DRAIN").is_ok() {
-        while engine.store().open_jobs().await.unwrap() > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    match role {
+        LOAD => load(&engine).await,
+        SERVE => std::future::pending().await,
+        _ => {
+            while engine.store().open_jobs().await.unwrap() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
-        Arc::into_inner(engine).unwrap().shutdown(Duration::from_secs(5)).await.unwrap();
-        return;
     }
+    let engine = Arc::into_inner(engine).expect("nobody submits any more");
+    if let Err(error) = engine.shutdown(Duration::from_secs(5)).await {
+        gone(&error);
+    }
+}
+
+/// Submits until it is refused, and says what was accepted.
+async fn load<S: Store>(engine: &Arc<Engine<S>>) {
     let round = std::env::var("SPRAG_ROUND").unwrap();
+    let mut submits = tokio::task::JoinSet::new();
     for n in 0.. {
         let envelope = format!(
             r#"{{"tenant_id":"t","request_type":"KILL","input_ref":"i","output_ref":"o",
                 "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{round}-{n}"}}"#
         );
         let engine = engine.clone();
-        let submitted = tokio::spawn(async move {
-            let submitted = engine.submit(envelope.as_bytes()).await.unwrap();
-            println!("{}", submitted.job_id);
+        submits.spawn(async move {
+            let submitted = engine.submit(envelope.as_bytes()).await;
+            submitted.map(|submitted| println!("{}", submitted.job_id))
         });
-        if n % 4 == 3 {
-            submitted.await.unwrap();
+        while submits.len() >= 4 {
+            if submits.join_next().await.unwrap().unwrap().is_err() {
+                submits.join_all().await;
+                return;
+            }
         }
     }
 }

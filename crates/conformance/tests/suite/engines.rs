@@ -1,6 +1,6 @@
 //! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
 
-use sprag_engine::store::{EndOutcome, FinishOutcome, Store, StoreError, Wish};
+use sprag_engine::store::{EndOutcome, FinishOutcome, Pick, Store, StoreError, Wish};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, StepState};
 
@@ -185,7 +185,7 @@ on_both_stores! {
 
     async fn a_wish_for_nothing_claims_nothing<W>(play: &Play<W>) {
         play.create(1).await;
-        let wish = Wish { service: SERVICE.to_owned(), max: 0 };
+        let wish = Wish { service: SERVICE.to_owned(), max: 0, pick: Pick::Any };
         assert!(play.store().claim(play.engine, vec![wish]).await.unwrap().is_empty());
         assert!(play.store().claim(play.engine, Vec::new()).await.unwrap().is_empty());
         assert!(play.store().finish(play.engine, Vec::new()).await.unwrap().is_empty());

@@ -12,6 +12,7 @@ mod faults;
 mod feed;
 mod jobs;
 mod ledgers;
+mod poison;
 mod races;
 mod readers;
 mod requests;

@@ -8,8 +8,8 @@ use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::plan;
 use sprag_engine::store::{
     Amendment, Answer, AttemptError, AttemptView, DispatchOutcome, DispatchWrite, EndOutcome,
-    EndWrite, FinishOutcome, FinishWrite, HandOff, Held, JobFacts, JobView, NewJob, NewStep, Store,
-    Submitted, Timer, Wish,
+    EndWrite, FinishOutcome, FinishWrite, HandOff, Held, JobFacts, JobView, NewJob, NewStep, Pick,
+    Store, Submitted, Timer, Wish,
 };
 use sprag_kernel::decide::callback::{self, Ack, Report};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
@@ -150,7 +150,7 @@ impl<W: World> Play<W> {
     }
 
     pub async fn claim_as(&self, engine: EngineNo, max: u32) -> Answer<Vec<Held>> {
-        let wish = Wish { service: SERVICE.to_owned(), max };
+        let wish = Wish { service: SERVICE.to_owned(), max, pick: Pick::Any };
         self.store().claim(engine, vec![wish]).await
     }
 

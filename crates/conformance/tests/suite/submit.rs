@@ -1,6 +1,6 @@
 //! Submit: the same request is the same job.
 
-use sprag_engine::store::{JobFilter, Store, StoreError, Wish};
+use sprag_engine::store::{JobFilter, Pick, Store, StoreError, Wish};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState};
 
@@ -137,9 +137,9 @@ on_both_stores! {
 
     async fn a_service_that_was_not_wished_for_is_left_alone<W>(play: &Play<W>) {
         play.create(1).await;
-        let other = Wish { service: "other".to_owned(), max: 5 };
+        let other = Wish { service: "other".to_owned(), max: 5, pick: Pick::Any };
         assert!(play.store().claim(play.engine, vec![other]).await.unwrap().is_empty());
-        let two = ["other", SERVICE].map(|s| Wish { service: s.to_owned(), max: 5 });
+        let two = ["other", SERVICE].map(|s| Wish { service: s.to_owned(), max: 5, pick: Pick::Any });
         assert_eq!(play.store().claim(play.engine, two.to_vec()).await.unwrap().len(), 1);
     }
 

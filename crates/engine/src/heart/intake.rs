@@ -7,7 +7,7 @@ use super::phase::Refused;
 use super::{Done, Heart, Origin, Reply};
 use crate::crash::crash_point;
 use crate::ids::AttemptKey;
-use crate::store::{Answer, Held, NewJob, Store, StoreError, Submitted, Wish};
+use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wish};
 
 impl<S: Store> Heart<S> {
     pub(super) fn submit(&mut self) {
@@ -89,7 +89,7 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn claim(&mut self) {
-        if self.claiming || !self.may_claim {
+        if self.claiming || !self.may_claim || self.lone.holds_back() {
             return;
         }
         self.may_claim = false;
@@ -98,9 +98,10 @@ impl<S: Store> Heart<S> {
             let max = u32::try_from(service.free).unwrap_or(0).min(SLICE);
             if max > 0 {
                 service.free -= max.cast_signed() as isize;
-                wishes.push(Wish { service: name.clone(), max });
+                wishes.push(Wish { service: name.clone(), max, pick: Pick::Fresh });
             }
         }
+        wishes.extend(self.wish_for_a_suspect());
         if wishes.is_empty() {
             return;
         }
@@ -118,23 +119,44 @@ impl<S: Store> Heart<S> {
         answer: Answer<Vec<Held>>,
     ) -> Result<(), StoreError> {
         self.claiming = false;
-        for wish in wishes {
+        for wish in wishes.iter().filter(|wish| wish.pick == Pick::Fresh) {
             let service = self.services.get_mut(&wish.service).expect("only served ones are asked");
             service.free += wish.max.cast_signed() as isize;
         }
         let held = self.heard(answer)?.unwrap_or_default();
-        let asked: usize = wishes.iter().map(|wish| wish.max as usize).sum();
-        self.may_claim |= held.len() == asked;
+        let fresh = wishes.iter().filter(|wish| wish.pick == Pick::Fresh);
+        let asked: usize = fresh.map(|wish| wish.max as usize).sum();
+        self.may_claim |= asked > 0 && held.len() >= asked;
         for held in held {
-            self.admit(Origin::Claimed, held);
+            if held.attempt.runs_alone() {
+                self.lone.push(held);
+            } else {
+                self.admit(Origin::Claimed, held);
+            }
         }
         Ok(())
+    }
+
+    /// One suspect of one service, each service in its turn. It takes no slot: it will have them all.
+    fn wish_for_a_suspect(&mut self) -> Option<Wish> {
+        if !self.may_claim_lone || !self.lone.is_free() || self.services.is_empty() {
+            return None;
+        }
+        self.may_claim_lone = false;
+        self.suspect_turn += 1;
+        let names = self.services.keys();
+        let service = names.cycle().nth(self.suspect_turn % self.services.len())?.clone();
+        Some(Wish { service, max: 1, pick: Pick::Lone })
     }
 
     /// Goes on with a claimed activation, in a slot that was free when it was claimed.
     pub(super) fn take_up(&mut self, held: Held) {
         if held.job.state == JobState::Cancelling {
             self.cancel_activation(held.key);
+            return;
+        }
+        if held.damage.is_some() {
+            self.fail_activation(held.key);
             return;
         }
         let service = self.service_of(&held);
@@ -158,5 +180,6 @@ fn born(job: &NewJob) -> Held {
         job: row,
         facts: job.facts.clone(),
         inputs: Vec::new(),
+        damage: None,
     }
 }

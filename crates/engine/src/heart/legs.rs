@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_kernel::decide::callback::Report;
-use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::{Code, Refusal, State};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -300,10 +300,16 @@ impl<S: Store> Heart<S> {
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
             StoreError::Poison(_) | StoreError::Refused(_) => {
-                if let Refused::Culprit(culprit) = self.finishes.refused(group) {
-                    let job_id = culprit.held.key.job_id;
-                    let code = Code::MessagePoison.name();
-                    tracing::error!(code, %job_id, %error, "a message cannot be finished");
+                if let Refused::Culprit(Finishing { held, .. }) = self.finishes.refused(group) {
+                    let (key, code) = (held.key, Code::MessagePoison.name());
+                    tracing::error!(code, job_id = %key.job_id, %error, "a message cannot be finished");
+                    let is_final = |ending: sprag_kernel::decide::rows::Ending| {
+                        ending.kind == EndingKind::NonRetryable
+                    };
+                    // If even that is refused, the message stays with this engine for an operator to see.
+                    if !held.attempt.ending.is_some_and(is_final) {
+                        self.poison_message(key);
+                    }
                 }
                 Ok(())
             }

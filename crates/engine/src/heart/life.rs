@@ -17,11 +17,16 @@ use crate::protocol::Protocol;
 use crate::store::{AttemptError, Held, Store};
 
 impl<S: Store> Heart<S> {
-    /// A sign of life, and a look at who shows none any more.
+    /// A sign of life, and a look at who shows none any more; not right after the store was away, when the
+    /// others have not had the time to show any.
     pub(super) fn beat(&mut self) {
         let (store, engine) = (self.store.clone(), self.engine);
         let low = self.running.keys().map(|key| key.job_id).min();
         self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
+        let is_fresh = |at: tokio::time::Instant| at.elapsed() <= self.config.takeover;
+        if !self.store.is_exclusive() && self.last_away.is_some_and(is_fresh) {
+            return;
+        }
         let store = self.store.clone();
         let timeout = if store.is_exclusive() { Duration::ZERO } else { self.config.takeover };
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
@@ -31,6 +36,7 @@ impl<S: Store> Heart<S> {
     /// A look at the timers, and at what others have left to claim.
     pub(super) fn look(&mut self) {
         self.may_claim = true;
+        self.may_claim_lone = true;
         let (store, engine) = (self.store.clone(), self.engine);
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
@@ -122,8 +128,12 @@ impl<S: Store> Heart<S> {
 
     /// Goes on with what a dead engine held: a message is finished, an attempt is lost.
     pub(super) fn adopt(&mut self, held: Held) {
+        if held.attempt.ending.is_some() && held.attempt.runs_alone() {
+            self.lone.push(held);
+            return;
+        }
         if held.attempt.ending.is_some() {
-            self.finish_later(held, None);
+            self.deliver_message(held);
             return;
         }
         let error = AttemptError {
@@ -133,6 +143,26 @@ impl<S: Store> Heart<S> {
         if let Ok(write) = plan::ended_by(&held, EndingKind::OwnerLost, error) {
             self.ends.push(Ending { held, write, has_slot: false });
         }
+    }
+
+    /// A message that was delivered before: it is finished, unless too many engines have died over it.
+    pub(super) fn deliver_message(&mut self, held: Held) {
+        let pinned = self.pinned(&held);
+        if held.attempt.is_worn_out(&pinned.policies[held.key.step_index as usize]) {
+            self.poison_message(held.key);
+        } else {
+            self.finish_later(held, None);
+        }
+    }
+
+    /// A message that cannot be finished as it is: it ends its step for good, with nothing behind it.
+    pub(super) fn poison_message(&mut self, key: AttemptKey) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let decide = Box::new(move |held: &Held, _now| plan::poison_message(held, &key));
+            let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
+            Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
     }
 
     /// An activation whose directive the store refuses: Leg1 fails and its message ends the step.

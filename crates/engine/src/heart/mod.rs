@@ -12,6 +12,7 @@
 mod intake;
 mod legs;
 mod life;
+mod lone;
 mod phase;
 
 use std::collections::HashMap;
@@ -75,6 +76,13 @@ impl Service {
 struct Running {
     held: Held,
     stop: watch::Sender<bool>,
+}
+
+impl Running {
+    fn stop(&self) {
+        // A handler that has just returned does not listen any more.
+        let _ = self.stop.send(true);
+    }
 }
 
 /// An activation on its way through Leg1.
@@ -143,9 +151,16 @@ pub(crate) struct Heart<S: Store> {
     may_claim: bool,
     /// The store was away; nothing is asked of it before this time.
     away_until: Option<Instant>,
+    /// When it was last away: whoever was silent then could not help it.
+    last_away: Option<Instant>,
     /// Attempts of a protocol that another engine has registered and this one is learning.
     strangers: HashMap<String, Vec<(Origin, Held)>>,
     running: HashMap<AttemptKey, Running>,
+    lone: lone::Lone,
+    /// Whether the next claim also asks for a suspect.
+    may_claim_lone: bool,
+    /// Which service is asked next.
+    suspect_turn: usize,
     stopping: Option<Instant>,
     next_lease: u64,
 }
@@ -180,15 +195,29 @@ impl<S: Store> Heart<S> {
             claiming: false,
             may_claim: true,
             away_until: None,
+            last_away: None,
             strangers: HashMap::new(),
             running: HashMap::new(),
+            lone: lone::Lone::default(),
+            may_claim_lone: true,
+            suspect_turn: 0,
             stopping: None,
             next_lease: first_lease(),
         }
     }
 
-    /// Beats until it is told to stop and everything it holds has come to rest.
+    /// Beats until it is told to stop and everything it holds has come to rest. If it ends otherwise, no
+    /// result of a handler counts any more, so that those that run are told to stop.
     pub(crate) async fn run(mut self) -> Result<(), StoreError> {
+        let ended = self.live().await;
+        if let Err(error) = &ended {
+            tracing::error!(code = "ENGINE_ENDED", engine = self.engine.0, %error, "the engine ends");
+            self.running.values().for_each(Running::stop);
+        }
+        ended
+    }
+
+    async fn live(&mut self) -> Result<(), StoreError> {
         let mut beat = interval(self.config.beat);
         let mut poll = interval(self.config.poll);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -239,10 +268,7 @@ impl<S: Store> Heart<S> {
             Op::Wake => self.may_claim = true,
             Op::Shutdown { deadline } => {
                 self.stopping = Some(Instant::now() + deadline);
-                for running in self.running.values() {
-                    // A handler that has just returned does not listen any more.
-                    let _ = running.stop.send(true);
-                }
+                self.running.values().for_each(Running::stop);
             }
         }
     }
@@ -251,6 +277,9 @@ impl<S: Store> Heart<S> {
     fn pump(&mut self) {
         if self.away_until.is_some() {
             return;
+        }
+        if self.stopping.is_none() {
+            self.attend_suspects();
         }
         self.end();
         self.finish();
@@ -313,6 +342,7 @@ impl<S: Store> Heart<S> {
             Err(StoreError::Fenced) => Err(StoreError::Fenced),
             Err(error) => {
                 tracing::warn!(code = "STORE_CALL_FAILED", %error, "a call to the store failed");
+                self.last_away = Some(Instant::now());
                 self.away_until = Some(Instant::now() + AWAY);
                 Ok(None)
             }
@@ -328,6 +358,9 @@ impl<S: Store> Heart<S> {
     }
 
     fn reserve(&mut self, service: &str) -> bool {
+        if self.lone.holds_back() {
+            return false;
+        }
         match self.services.get_mut(service) {
             Some(service) if service.free > 0 => {
                 service.free -= 1;

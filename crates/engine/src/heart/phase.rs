@@ -30,6 +30,11 @@ impl<T> Phase<T> {
         self.waiting.is_empty()
     }
 
+    /// Whether nothing waits and no call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && !self.is_busy
+    }
+
     /// The next group, if there is one and no call is under way.
     pub(super) fn next_group(&mut self) -> Option<Vec<T>> {
         if self.is_busy || self.waiting.is_empty() {

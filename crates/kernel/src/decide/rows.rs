@@ -150,6 +150,10 @@ pub fn expect_version(expected: Option<u64>, actual: u64) -> Result<(), Refusal>
     }
 }
 
+/// From this delivery on, an attempt or a message has an engine for itself: whatever has brought down the
+/// engines before, it brings down nothing but this one more.
+pub const LONE_DELIVERY: u32 = 3;
+
 impl AttemptRow {
     /// Attempt 1 of a step, as the job is born with it.
     pub fn first(step_index: u32) -> Self {
@@ -189,6 +193,23 @@ impl AttemptRow {
     /// Attempts that count against the step's budget: a lost engine is not the step's fault.
     pub fn counted_attempts(&self) -> u32 {
         self.attempt_no - self.losses
+    }
+
+    /// How often this work was given to an engine: those that were lost with it, and entries of Leg1.
+    pub fn deliveries(&self) -> u64 {
+        u64::from(self.losses) + self.ledger.leg1_entries()
+    }
+
+    /// Whether its present delivery, or that of the message that ends it, is one that runs alone.
+    pub fn runs_alone(&self) -> bool {
+        let deliveries =
+            if self.ending.is_some() { self.ledger.leg2_entries() } else { self.deliveries() };
+        deliveries >= u64::from(LONE_DELIVERY)
+    }
+
+    /// Whether the message that ends it has been given to more engines than may be lost with a step.
+    pub fn is_worn_out(&self, policy: &RetryPolicy) -> bool {
+        self.ending.is_some() && self.ledger.leg2_entries() > u64::from(policy.max_losses)
     }
 
     /// Refuses a callback that does not name this attempt's present fence.

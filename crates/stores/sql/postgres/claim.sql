@@ -1,13 +1,17 @@
 -- Due activations, the most urgent first, leave the queue and enter Leg1. What another engine is
--- claiming right now is passed over. At the ceiling of entries a row is claimed without one.
+-- claiming right now is passed over. `pick` is 0 for all, 1 for those that were delivered less often than
+-- `$5`, 2 for the others. At the ceiling of entries a row is claimed without one.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
 ), picked AS MATERIALIZED (
     SELECT alive.now, w.wish, a.*
-    FROM alive, unnest($3::text[], $4::bigint[]) WITH ORDINALITY AS w (service, most, wish),
+    FROM alive, unnest($3::text[], $4::bigint[], $6::smallint[]) WITH ORDINALITY
+            AS w (service, most, pick, wish),
         LATERAL (SELECT job_id, step_index, branch, turn, attempt_no, ready_at FROM sprag.attempt
-            WHERE service = w.service AND ready_at IS NOT NULL ORDER BY ready_at, job_id
+            WHERE service = w.service AND ready_at IS NOT NULL AND (w.pick = 0
+                OR (losses + ledger / 1000000000000 >= $5::bigint) = (w.pick = 2))
+            ORDER BY ready_at, job_id
             LIMIT w.most FOR UPDATE SKIP LOCKED) AS a
 )
 UPDATE sprag.attempt a SET ready_at = NULL, owner = $1, version = a.version + 1, updated_at = p.now,

@@ -6,7 +6,7 @@ use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, Wish, ending_code,
 };
-use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::{JobState, OutboxState};
 use uuid::Uuid;
 
@@ -19,7 +19,10 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
     let services: Vec<&str> = wishes.iter().map(|wish| wish.service.as_str()).collect();
     let most: Vec<i64> = wishes.iter().map(|wish| wish.max.into()).collect();
     let sql = with_held(include_str!("../../sql/postgres/claim.sql"));
-    let mut rows = pools.run(&sql, &[&engine.0, &pools.test_now(), &services, &most]).await?;
+    let lone = i64::from(LONE_DELIVERY) - 1;
+    let pick: Vec<i16> = wishes.iter().map(|wish| wish.pick.code()).collect();
+    let now = pools.test_now();
+    let mut rows = pools.run(&sql, &[&engine.0, &now, &services, &most, &lone, &pick]).await?;
     if rows.is_empty() {
         pools.expect_alive(engine).await?;
     }

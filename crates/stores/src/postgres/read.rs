@@ -19,7 +19,7 @@ use crate::audit::{self, CHECKS};
 fn job_view(row: &Row) -> Answer<JobView> {
     let key = key(row)?;
     Ok(JobView {
-        facts: facts(row, key.job_id)?,
+        facts: facts(row, key.job_id).0,
         row: job_row(row)?,
         error: attempt_error(get(row, HELD_WIDTH)?, get(row, HELD_WIDTH + 1)?),
         created_at: unsigned_long(row, HELD_WIDTH + 2)?,

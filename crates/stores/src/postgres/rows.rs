@@ -37,9 +37,18 @@ pub(super) fn with_held(sql: &str) -> String {
 pub(super) const OUTPUTS: &str = "SELECT job_id, step_index, output FROM sprag.attempt \
     WHERE job_id = ANY ($1::uuid[]) AND state = 4 AND output IS NOT NULL ORDER BY job_id, step_index";
 
-/// Reads rows of [`HELD_COLUMNS`], and then the outputs of the steps before them.
+/// Reads rows of [`HELD_COLUMNS`], and then the outputs of the steps before them. A row whose states
+/// cannot be read is passed over, so that it stops nobody else; the audit shows it.
 pub(super) async fn held(pools: &Pools, rows: &[Row]) -> Answer<Vec<Held>> {
-    let mut all = rows.iter().map(held_row).collect::<Answer<Vec<_>>>()?;
+    let mut all = Vec::with_capacity(rows.len());
+    for row in rows {
+        match held_row(row) {
+            Ok(held) => all.push(held),
+            Err(error) => {
+                tracing::error!(code = "ROW_UNREADABLE", %error, "an attempt is passed over");
+            }
+        }
+    }
     let later: Vec<Uuid> = all
         .iter()
         .filter(|held| held.key.step_index > 0)
@@ -69,12 +78,14 @@ pub(super) fn add_inputs(all: &mut [Held], rows: &[Row]) -> Answer<()> {
 /// Reads a row of [`HELD_COLUMNS`] without the outputs of earlier steps.
 pub(super) fn held_row(row: &Row) -> Answer<Held> {
     let key = key(row)?;
+    let (facts, damage) = facts(row, key.job_id);
     Ok(Held {
         key,
         attempt: attempt_row(row, &key)?,
         job: job_row(row)?,
-        facts: Arc::new(facts(row, key.job_id)?),
+        facts: Arc::new(facts),
         inputs: Vec::new(),
+        damage,
     })
 }
 
@@ -125,27 +136,56 @@ pub(super) fn job_row(row: &Row) -> Answer<JobRow> {
     })
 }
 
-pub(super) fn facts(row: &Row, job_id: JobId) -> Answer<JobFacts> {
-    Ok(JobFacts {
+/// The facts of a job, and why some of them cannot be read: those are empty. One damaged row must not
+/// take a whole slice with it.
+pub(super) fn facts(row: &Row, job_id: JobId) -> (JobFacts, Option<String>) {
+    let mut damaged = Damaged { row, damage: None };
+    let facts = JobFacts {
         job_id,
-        tenant_id: get(row, 23)?,
-        request_type: get(row, 24)?,
-        protocol_id: get(row, 25)?,
-        input_ref: get(row, 26)?,
-        output_ref: get(row, 27)?,
-        payload: get(row, 28)?,
-        schema_version: get(row, 29)?,
-        idempotency_key: get(row, 30)?,
-        dedup_key: get(row, 31)?,
-        hash: hash(get(row, 32)?)?,
-        doc_id: get(row, 33)?,
-        mode: if get::<i16>(row, 34)? == 0 { Mode::Default } else { Mode::Burst },
-        route: Route { lane: unsigned(row, 35)?, key: get(row, 36)? },
-        correlation_id: get(row, 37)?,
-        traceparent: get(row, 38)?,
-        priority: get(row, 39)?,
-        rerun_of: get::<Option<Uuid>>(row, 40)?.map(JobId::from),
-    })
+        tenant_id: damaged.get(23),
+        request_type: damaged.get(24),
+        protocol_id: damaged.get(25),
+        input_ref: damaged.get(26),
+        output_ref: damaged.get(27),
+        payload: damaged.get(28),
+        schema_version: damaged.get(29),
+        idempotency_key: damaged.get(30),
+        dedup_key: damaged.get(31),
+        hash: damaged.hash(32),
+        doc_id: damaged.get(33),
+        mode: if damaged.get::<i16>(34) == 0 { Mode::Default } else { Mode::Burst },
+        route: Route { lane: damaged.get::<i32>(35).cast_unsigned(), key: damaged.get(36) },
+        correlation_id: damaged.get(37),
+        traceparent: damaged.get(38),
+        priority: damaged.get(39),
+        rerun_of: damaged.get::<Option<Uuid>>(40).map(JobId::from),
+    };
+    (facts, damaged.damage)
+}
+
+/// A row of which not every value may be readable.
+struct Damaged<'a> {
+    row: &'a Row,
+    damage: Option<String>,
+}
+
+impl<'a> Damaged<'a> {
+    fn get<T: FromSql<'a> + Default>(&mut self, column: usize) -> T {
+        let value = get(self.row, column);
+        self.or_empty(value)
+    }
+
+    fn hash(&mut self, column: usize) -> Hash {
+        let value = get(self.row, column).and_then(hash);
+        Hash::from_bytes(self.or_empty(value.map(|hash| *hash.as_bytes())))
+    }
+
+    fn or_empty<T: Default>(&mut self, value: Answer<T>) -> T {
+        value.unwrap_or_else(|error| {
+            self.damage.get_or_insert_with(|| error.to_string());
+            T::default()
+        })
+    }
 }
 
 /// A value of a row; one that cannot be read makes the row poison.

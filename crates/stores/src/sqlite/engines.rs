@@ -6,7 +6,7 @@ use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, Due, Held, StoreError};
 use sprag_kernel::retry::Millis;
 
-use super::rows::{HELD_COLUMNS, failed, held, key, place};
+use super::rows::{HELD_COLUMNS, failed, held_if_readable, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -72,8 +72,9 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
          WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
              AND a.attempt_no = ?5"
     );
-    let read = |key| tx.all(&sql, place(key), |row| held(tx.connection, row));
-    Ok(passed_on.iter().map(read).collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
+    let read = |key| tx.all(&sql, place(key), |row| held_if_readable(tx.connection, row));
+    let held = passed_on.iter().map(read).collect::<Answer<Vec<_>>>()?;
+    Ok(held.into_iter().flatten().flatten().collect())
 }
 
 /// Activations whose time has come are made claimable; the rest is returned.
@@ -85,6 +86,7 @@ pub(super) fn due(tx: &Tx<'_>, engine: EngineNo, limit: u32) -> Answer<Due> {
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
          WHERE a.timer_at <= ?1 ORDER BY a.timer_at LIMIT ?2"
     );
-    let held = tx.all(&sql, params![tx.now, limit], |row| held(tx.connection, row))?;
+    let held = tx.all(&sql, params![tx.now, limit], |row| held_if_readable(tx.connection, row))?;
+    let held = held.into_iter().flatten().collect();
     Ok(Due { promoted, held, now: tx.now.cast_unsigned() })
 }

@@ -8,12 +8,12 @@ use sprag_engine::store::{
     FinishWrite, FollowWrite, HandOff, Held, Wish, ending_code,
 };
 use sprag_kernel::JobState;
-use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
-use super::rows::{HELD_COLUMNS, held, place, state};
+use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
 use super::writer::Tx;
 use crate::AGEING_MS;
 use crate::repeat::{self, AttemptNow};
@@ -35,15 +35,31 @@ fn claim_service(
 ) -> Answer<()> {
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
-         WHERE a.service = ?1 AND a.ready_at IS NOT NULL ORDER BY a.ready_at LIMIT ?2"
+         WHERE a.service = ?1 AND a.ready_at IS NOT NULL
+             AND (?3 = 0 OR (a.losses + a.ledger / 1000000000000 >= ?4) = (?3 = 2))
+         ORDER BY a.ready_at LIMIT ?2"
     );
-    let from = claimed.len();
-    let wish = params![wish.service, wish.max];
-    claimed.extend(tx.all(&sql, wish, |row| held(tx.connection, row))?);
-    for held in &mut claimed[from..] {
-        enter(tx, engine, held)?;
+    let wish = params![wish.service, wish.max, wish.pick.code(), LONE_DELIVERY - 1];
+    let found = tx.all(&sql, wish, |row| Ok((key(row)?, held_if_readable(tx.connection, row)?)))?;
+    for (key, held) in found {
+        let Some(mut held) = held else {
+            set_aside(tx, engine, &key)?;
+            continue;
+        };
+        enter(tx, engine, &mut held)?;
+        claimed.push(held);
     }
     Ok(())
+}
+
+/// An activation that cannot be read leaves the queue, or the next claim would find it again.
+fn set_aside(tx: &Tx<'_>, engine: EngineNo, key: &AttemptKey) -> Answer<usize> {
+    let (job_id, branch) = (key.job_id.as_bytes(), key.branch.cast_signed());
+    tx.execute(
+        "UPDATE attempt SET ready_at = NULL, owner = ?6, version = version + 1
+             WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5",
+        params![job_id, key.step_index, branch, key.turn, key.attempt_no, engine.0],
+    )
 }
 
 /// Leg1 entry of a claimed activation. At the ceiling it is claimed without an entry; the engine ends it.

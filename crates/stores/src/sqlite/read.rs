@@ -19,7 +19,7 @@ fn job_view(row: &Row<'_>) -> Answer<JobView> {
     let (code, message, created_at, updated_at, completed_at) =
         view(row).map_err(|error| failed(&error))?;
     Ok(JobView {
-        facts: job_facts(row, key.job_id)?,
+        facts: job_facts(row, key.job_id).0,
         row: job_row(row)?,
         error: attempt_error(code, message),
         created_at,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, Params, Row, params};
 use sprag_engine::ids::{AttemptKey, JobId};
 use sprag_engine::store::{Answer, Held, JobFacts, StoreError, ending_kind};
@@ -40,13 +41,26 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
 pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
     let key = key(row)?;
     let inputs = inputs(connection, &key)?;
+    let (facts, damage) = job_facts(row, key.job_id);
     Ok(Held {
         key,
         attempt: attempt_row(row, &key)?,
         job: job_row(row)?,
-        facts: Arc::new(job_facts(row, key.job_id)?),
+        facts: Arc::new(facts),
         inputs,
+        damage,
     })
+}
+
+/// The same, but a row whose states cannot be read is passed over, so that it stops nobody else; the
+/// audit shows it.
+pub(super) fn held_if_readable(connection: &Connection, row: &Row<'_>) -> Answer<Option<Held>> {
+    let read = held(connection, row);
+    if let Err(error @ StoreError::Poison(_)) = &read {
+        tracing::error!(code = "ROW_UNREADABLE", %error, "an attempt is passed over");
+        return Ok(None);
+    }
+    read.map(Some)
 }
 
 /// The five columns that name an attempt, as the first five parameters of a statement.
@@ -64,10 +78,6 @@ pub(super) fn key(row: &Row<'_>) -> Answer<AttemptKey> {
             attempt_no: row.get(4)?,
         })
     })
-}
-
-pub(super) fn job_facts(row: &Row<'_>, job_id: JobId) -> Answer<JobFacts> {
-    read(|| facts(row, job_id))
 }
 
 fn read<T>(reader: impl FnOnce() -> rusqlite::Result<T>) -> Answer<T> {
@@ -115,27 +125,46 @@ pub(super) fn job_row(row: &Row<'_>) -> Answer<JobRow> {
     })
 }
 
-fn facts(row: &Row<'_>, job_id: JobId) -> rusqlite::Result<JobFacts> {
-    Ok(JobFacts {
+/// The facts of a job, and why some of them cannot be read: those are empty. One damaged row must not
+/// take a whole slice with it.
+pub(super) fn job_facts(row: &Row<'_>, job_id: JobId) -> (JobFacts, Option<String>) {
+    let mut damaged = Damaged { row, damage: None };
+    let facts = JobFacts {
         job_id,
-        tenant_id: row.get(23)?,
-        request_type: row.get(24)?,
-        protocol_id: row.get(25)?,
-        input_ref: row.get(26)?,
-        output_ref: row.get(27)?,
-        payload: row.get(28)?,
-        schema_version: row.get(29)?,
-        idempotency_key: row.get(30)?,
-        dedup_key: row.get(31)?,
-        hash: Hash::from_bytes(row.get(32)?),
-        doc_id: row.get(33)?,
-        mode: if row.get::<_, i64>(34)? == 0 { Mode::Default } else { Mode::Burst },
-        route: Route { lane: row.get(35)?, key: row.get(36)? },
-        correlation_id: row.get(37)?,
-        traceparent: row.get(38)?,
-        priority: row.get(39)?,
-        rerun_of: row.get::<_, Option<[u8; 16]>>(40)?.map(JobId::from_bytes),
-    })
+        tenant_id: damaged.get(23),
+        request_type: damaged.get(24),
+        protocol_id: damaged.get(25),
+        input_ref: damaged.get(26),
+        output_ref: damaged.get(27),
+        payload: damaged.get(28),
+        schema_version: damaged.get(29),
+        idempotency_key: damaged.get(30),
+        dedup_key: damaged.get(31),
+        hash: Hash::from_bytes(damaged.get(32)),
+        doc_id: damaged.get(33),
+        mode: if damaged.get::<i64>(34) == 0 { Mode::Default } else { Mode::Burst },
+        route: Route { lane: damaged.get(35), key: damaged.get(36) },
+        correlation_id: damaged.get(37),
+        traceparent: damaged.get(38),
+        priority: damaged.get(39),
+        rerun_of: damaged.get::<Option<[u8; 16]>>(40).map(JobId::from_bytes),
+    };
+    (facts, damaged.damage)
+}
+
+/// A row of which not every value may be readable.
+struct Damaged<'a> {
+    row: &'a Row<'a>,
+    damage: Option<String>,
+}
+
+impl Damaged<'_> {
+    fn get<T: FromSql + Default>(&mut self, column: usize) -> T {
+        self.row.get(column).unwrap_or_else(|error| {
+            self.damage.get_or_insert_with(|| error.to_string());
+            T::default()
+        })
+    }
 }
 
 /// The outputs of the steps before this one.

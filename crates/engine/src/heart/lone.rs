@@ -1,0 +1,98 @@
+//! What was delivered too often runs alone. A handler that ends its process, or a message that does, takes
+//! with it whatever else the engine runs at that moment; so from its third delivery on it gets the engine
+//! for itself. The engine starts nothing new, lets what runs end, runs the suspect, and goes on. Both waits
+//! have limits: a long handler is not worth standing still for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Heart, Origin};
+use crate::store::{Held, Store};
+
+/// How long the engine waits for what runs to end before it runs the suspect beside it.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long nothing else is started beside a suspect: what brings down its process does so early.
+const ALONE: Duration = Duration::from_secs(5);
+
+/// The suspects of an engine, and how far it is with the first.
+#[derive(Default)]
+pub(super) struct Lone {
+    waiting: VecDeque<Held>,
+    turn: Option<Turn>,
+}
+
+enum Turn {
+    /// Nothing new starts, until this time at the latest.
+    Drains(Instant),
+    /// The suspect is on its way, until this time at the latest.
+    Runs(Instant),
+}
+
+impl Lone {
+    /// Those that were delivered least come first: they are the least likely culprits.
+    pub(super) fn push(&mut self, held: Held) {
+        let deliveries =
+            |held: &Held| held.attempt.ledger.leg2_entries() + held.attempt.deliveries();
+        let at = self.waiting.partition_point(|other| deliveries(other) <= deliveries(&held));
+        self.waiting.insert(at, held);
+    }
+
+    /// Whether nothing else may start now.
+    pub(super) fn holds_back(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Whether another suspect can be taken in. One at a time: it may not come to its turn.
+    pub(super) fn is_free(&self) -> bool {
+        self.waiting.is_empty() && self.turn.is_none()
+    }
+
+    /// The suspect whose turn it is now, if so.
+    fn next(&mut self, is_idle: bool, now: Instant) -> Option<Held> {
+        if matches!(self.turn, Some(Turn::Runs(until)) if is_idle || now >= until) {
+            self.turn = None;
+        }
+        if self.turn.is_none() && !self.waiting.is_empty() {
+            self.turn = Some(Turn::Drains(now + DRAIN));
+        }
+        match self.turn {
+            Some(Turn::Drains(until)) if is_idle || now >= until => {
+                self.turn = Some(Turn::Runs(now + ALONE));
+                self.waiting.pop_front()
+            }
+            Some(Turn::Drains(_) | Turn::Runs(_)) | None => None,
+        }
+    }
+}
+
+impl<S: Store> Heart<S> {
+    /// Starts the suspect whose turn it is.
+    pub(super) fn attend_suspects(&mut self) {
+        let is_idle = self.is_idle();
+        let held_back = self.lone.holds_back();
+        let next = self.lone.next(is_idle, Instant::now());
+        if held_back && self.lone.is_free() {
+            // What has waited meanwhile, and the next suspect.
+            self.may_claim = true;
+            self.may_claim_lone = true;
+        }
+        let Some(held) = next else { return };
+        if held.attempt.ending.is_some() {
+            self.deliver_message(held);
+        } else {
+            self.admit(Origin::Claimed, held);
+        }
+    }
+
+    /// Whether no attempt is on its way through this engine.
+    fn is_idle(&self) -> bool {
+        self.running.is_empty()
+            && self.dispatches.is_idle()
+            && self.ends.is_idle()
+            && self.finishes.is_idle()
+            && self.strangers.is_empty()
+            && !self.claiming
+    }
+}
