@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{canon, docs, job, ledger, machines, plan, verify};
+use crate::commands::{canon, docs, job, ledger, machines, plan, protocol, verify};
 use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
@@ -31,6 +31,8 @@ pub enum Command {
     Canon(canon::CanonArgs),
     /// Cut entries from stdin into windows, and print the hash of the plan.
     Plan(plan::PlanArgs),
+    /// Check a protocol, and show the graph of its steps.
+    Protocol(protocol::ProtocolArgs),
     /// Look at jobs, straight in a store.
     Job(job::JobArgs),
     /// Audit a store: every invariant, in one snapshot.

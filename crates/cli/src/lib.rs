@@ -42,6 +42,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Ledger(args) => commands::ledger::run(&args, output),
         Command::Canon(args) => commands::canon::run(&args, output),
         Command::Plan(args) => commands::plan::run(&args, output),
+        Command::Protocol(args) => commands::protocol::run(&args, output),
         Command::Job(args) => commands::job::run(&args, output),
         Command::Verify(args) => commands::verify::run(&args, output),
         Command::Map(args) => map::run(&args, output),

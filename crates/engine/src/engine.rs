@@ -87,7 +87,7 @@ impl<S: Store> EngineBuilder<S> {
     /// Registers the protocols, takes up what a dead engine has left, and starts.
     pub async fn start(self) -> Result<Engine<S>, StoreError> {
         for protocol in &self.protocols {
-            protocol.check()?;
+            runnable(protocol)?;
             self.store.put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
         }
         let number = self.store.join(&self.config.name).await?;
@@ -108,6 +108,16 @@ impl<S: Store> EngineBuilder<S> {
         let task = tokio::spawn(heart.run());
         let registry = Registry::default();
         Ok(Engine { store, number, ops, task, protocols, registry, max_envelope_bytes })
+    }
+}
+
+/// Checks a protocol, and refuses one that asks for more than this engine can do.
+pub(crate) fn runnable(protocol: &Protocol) -> Result<(), Refusal> {
+    match protocol.graph()?.beyond_this_engine() {
+        None => Ok(()),
+        Some(keys) => Err(Refusal::new(Code::ProtocolInvalid)
+            .with("place", "steps")
+            .with("reason", format!("this engine runs sequences only, no {keys}"))),
     }
 }
 

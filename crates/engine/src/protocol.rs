@@ -11,6 +11,8 @@ use sprag_kernel::retry::{Backoff, Millis, RetryPolicy};
 use sprag_kernel::{Code, Refusal};
 
 use crate::duration;
+use crate::graph::keys::{Child, Exec, Http, OnFailure, Repeat, Wait};
+use crate::graph::{Graph, MAX_ITEMS, MAX_TURNS, RESERVED};
 use crate::names::check_name;
 
 /// How many steps a protocol may have.
@@ -31,7 +33,7 @@ pub struct Protocol {
 }
 
 /// One activity.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// Its name in the protocol.
@@ -39,8 +41,48 @@ pub struct Step {
     /// What kind of work it is; the step's name if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_type: Option<String>,
-    /// Who does the work.
+    /// Who does the work; empty if one of the keys below says what the step is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
+    /// The steps it waits for; the one before it if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<Vec<String>>,
+    /// It is skipped unless this holds; what follows it runs all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// One branch for each item of this list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_each: Option<String>,
+    /// The most items of `for_each`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_items: Option<u32>,
+    /// How many branches of `for_each` may be open at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_parallel: Option<u32>,
+    /// What a failed branch of `for_each` means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnFailure>,
+    /// Runs again while a condition holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Repeat>,
+    /// What `for_each` or `repeat` runs, if it is more than the step itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+    /// Waits for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
+    /// Waits for its time.
+    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<Millis>,
+    /// A child job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Child>,
+    /// A command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<Exec>,
+    /// An HTTP request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
     /// When to try again.
     #[serde(default)]
     pub retry: Retry,
@@ -100,11 +142,8 @@ impl Protocol {
     pub fn step(mut self, step_id: &str, service: &str) -> Self {
         self.steps.push(Step {
             step_id: step_id.to_owned(),
-            step_type: None,
             service: service.to_owned(),
-            retry: Retry::default(),
-            timeouts: Timeouts::default(),
-            priority: 0,
+            ..Step::default()
         });
         self
     }
@@ -121,23 +160,22 @@ impl Protocol {
 
     /// Refuses a protocol that no job could follow, naming the place.
     pub fn check(&self) -> Result<(), Refusal> {
+        self.graph().map(|_| ())
+    }
+
+    /// Checks the protocol and compiles it.
+    pub fn graph(&self) -> Result<Graph, Refusal> {
         check_name("protocol_id", &self.protocol_id)?;
         if self.request_types.is_empty() {
             return Err(invalid("request_types", "is empty".to_owned()));
         }
-        if self.steps.is_empty() || self.steps.len() > MAX_STEPS {
-            let reason = format!("has {} steps, 1 to {MAX_STEPS} are allowed", self.steps.len());
+        let count: usize = self.steps.iter().map(Step::count).sum();
+        if self.steps.is_empty() || count > MAX_STEPS {
+            let reason = format!("has {count} steps, 1 to {MAX_STEPS} are allowed");
             return Err(invalid("steps", reason));
         }
-        let mut seen = BTreeSet::new();
-        for (index, step) in self.steps.iter().enumerate() {
-            step.check(index)?;
-            if !seen.insert(&step.step_id) {
-                let reason = format!("step_id {} is there twice", step.step_id);
-                return Err(invalid(&format!("steps[{index}]"), reason));
-            }
-        }
-        Ok(())
+        check_list(&self.steps, "steps", &mut BTreeSet::new())?;
+        Graph::of(self)
     }
 
     /// Whether it serves a request type.
@@ -151,11 +189,28 @@ impl Protocol {
     }
 }
 
+/// Checks each step of a list by itself, and those inside of them.
+fn check_list<'a>(
+    steps: &'a [Step],
+    place: &str,
+    seen: &mut BTreeSet<&'a str>,
+) -> Result<(), Refusal> {
+    for (index, step) in steps.iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        step.check(&place)?;
+        step.check_keys(&place)?;
+        if !seen.insert(&step.step_id) {
+            return Err(invalid(&place, format!("step_id {} is there twice", step.step_id)));
+        }
+        check_list(&step.steps, &format!("{place}.steps"), seen)?;
+    }
+    Ok(())
+}
+
 impl Step {
-    fn check(&self, index: usize) -> Result<(), Refusal> {
+    fn check(&self, place: &str) -> Result<(), Refusal> {
         check_name("step_id", &self.step_id)?;
-        check_name("service", &self.service)?;
-        let place = |field: &str| format!("steps[{index}].{field}");
+        let place = |field: &str| format!("{place}.{field}");
         let attempts = self.retry.max_attempts.unwrap_or(1);
         if attempts == 0 || attempts > MAX_ATTEMPTS {
             let reason = format!("is {attempts}, 1 to {MAX_ATTEMPTS} are allowed");
@@ -169,6 +224,93 @@ impl Step {
             }
         }
         Ok(())
+    }
+
+    /// A step is one thing, and its keys belong to what it is.
+    fn check_keys(&self, place: &str) -> Result<(), Refusal> {
+        let kinds = self.kinds();
+        if kinds.len() != 1 {
+            let reason = match &kinds[..] {
+                [] => "has neither a service nor another key that says who does it".to_owned(),
+                kinds => format!("is several things at once: {}", kinds.join(", ")),
+            };
+            return Err(invalid(place, reason));
+        }
+        if kinds[0] == "service" {
+            check_name("service", &self.service)?;
+            if self.service.starts_with(RESERVED) {
+                let reason = format!("begins with {RESERVED}, which belongs to Sprag");
+                return Err(invalid(&format!("{place}.service"), reason));
+            }
+        }
+        let opens = (self.for_each.is_some(), self.repeat.is_some());
+        let of_fan_out =
+            self.max_items.is_some() || self.max_parallel.is_some() || self.on_failure.is_some();
+        let reason = match opens {
+            (true, true) => "has for_each and repeat: put one into the steps of the other",
+            (false, false) if !self.steps.is_empty() => "has steps without for_each or repeat",
+            (false, _) if of_fan_out => {
+                "has max_items, max_parallel or on_failure without for_each"
+            }
+            (_, _) => return self.check_limits(place),
+        };
+        Err(invalid(place, reason.to_owned()))
+    }
+
+    fn check_limits(&self, place: &str) -> Result<(), Refusal> {
+        let turns = self.repeat.as_ref().map(|repeat| repeat.max);
+        for (field, given, most) in [
+            ("max_items", self.max_items, MAX_ITEMS),
+            ("max_parallel", self.max_parallel, MAX_ITEMS),
+            ("repeat.max", turns, MAX_TURNS),
+        ] {
+            if given.is_some_and(|given| given == 0 || given > most) {
+                let reason = format!("is not from 1 to {most}");
+                return Err(invalid(&format!("{place}.{field}"), reason));
+            }
+        }
+        if let Some(wait) = &self.wait {
+            check_name("signal", &wait.signal)?;
+        }
+        if self.exec.as_ref().is_some_and(|exec| exec.command.is_empty()) {
+            return Err(invalid(&format!("{place}.exec.command"), "is empty".to_owned()));
+        }
+        let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+        if self.http.as_ref().is_some_and(|http| !methods.contains(&http.method.as_str())) {
+            let reason = format!("is not one of {}", methods.join(", "));
+            return Err(invalid(&format!("{place}.http.method"), reason));
+        }
+        Ok(())
+    }
+
+    /// The keys that say what a step is; one of them is right.
+    fn kinds(&self) -> Vec<&'static str> {
+        [
+            ("service", !self.service.is_empty()),
+            ("steps", !self.steps.is_empty()),
+            ("wait", self.wait.is_some()),
+            ("sleep", self.sleep.is_some()),
+            ("job", self.job.is_some()),
+            ("exec", self.exec.is_some()),
+            ("http", self.http.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_there)| is_there.then_some(key))
+        .collect()
+    }
+
+    /// Whether it has none of the keys of a graph.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.needs.is_none()
+            && self.when.is_none()
+            && self.for_each.is_none()
+            && self.repeat.is_none()
+            && !self.service.is_empty()
+    }
+
+    /// It and all steps inside of it.
+    fn count(&self) -> usize {
+        1 + self.steps.iter().map(Self::count).sum::<usize>()
     }
 
     /// The kind of work.
@@ -194,6 +336,6 @@ impl Step {
     }
 }
 
-fn invalid(place: &str, reason: String) -> Refusal {
+pub(crate) fn invalid(place: &str, reason: String) -> Refusal {
     Refusal::new(Code::ProtocolInvalid).with("place", place.to_owned()).with("reason", reason)
 }

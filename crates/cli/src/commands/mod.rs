@@ -6,6 +6,7 @@ pub mod job;
 pub mod ledger;
 pub mod machines;
 pub mod plan;
+pub mod protocol;
 pub mod verify;
 
 use std::io::Read;

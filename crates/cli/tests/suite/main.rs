@@ -9,6 +9,7 @@ mod ledger;
 mod machines;
 mod map;
 mod plan;
+mod protocol;
 mod usage;
 
 use std::io::Write;

@@ -1,0 +1,271 @@
+//! What compiles to what, and what is refused where.
+
+use super::*;
+use crate::protocol::Protocol;
+
+fn graph(steps: &str) -> Graph {
+    read(steps).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn read(steps: &str) -> Result<Graph, sprag_kernel::Refusal> {
+    let text = format!("protocol_id: p.v1\nrequest_types: [P]\nsteps:\n{steps}");
+    Protocol::read(&text)?.graph()
+}
+
+#[track_caller]
+fn refused(steps: &str, place: &str, reason: &str) {
+    let refusal = read(steps).expect_err("this protocol is wrong");
+    let said = refusal.to_string();
+    assert!(said.contains(place) && said.contains(reason), "{said}");
+}
+
+/// Each node with what it waits for, by name.
+fn edges(graph: &Graph) -> Vec<(&str, Vec<&str>)> {
+    let name = |index: &u32| graph.node(*index).step_id.as_str();
+    let needs = |node: &Node| node.needs.iter().map(name).collect();
+    graph.nodes().iter().map(|node| (node.step_id.as_str(), needs(node))).collect()
+}
+
+#[test]
+fn without_keys_of_a_graph_it_is_the_sequence_that_it_was() {
+    let graph = graph("  - {step_id: a, service: s}\n  - {step_id: b, service: s}\n");
+    assert!(graph.is_sequence());
+    assert_eq!(edges(&graph), [("a", vec![]), ("b", vec!["a"])]);
+    assert!(graph.nodes().iter().all(|node| matches!(node.kind, Kind::Work)));
+}
+
+#[test]
+fn needs_make_a_diamond_and_forward_names_are_put_in_order() {
+    let graph = graph(
+        "  - {step_id: last, needs: [left, right], service: s}\n  \
+           - {step_id: left, needs: [first], service: s}\n  \
+           - {step_id: right, needs: [first], service: s}\n  \
+           - {step_id: first, needs: [], service: s}\n",
+    );
+    assert_eq!(
+        edges(&graph),
+        [
+            ("first", vec![]),
+            ("left", vec!["first"]),
+            ("right", vec!["first"]),
+            ("last", vec!["left", "right"])
+        ]
+    );
+    assert_eq!(graph.node(3).sees, [0, 1, 2]);
+    assert_eq!(graph.node(0).followers, [1, 2]);
+}
+
+#[test]
+fn a_fan_out_is_an_opener_a_scope_and_a_closer() {
+    let graph = graph(
+        "  - {step_id: list, service: s}\n  \
+           - {step_id: each, for_each: steps.list.output, on_failure: {tolerate: 2}, service: s}\n  \
+           - {step_id: after, service: s}\n",
+    );
+    let names: Vec<_> = graph.nodes().iter().map(|node| node.step_id.as_str()).collect();
+    assert_eq!(names, ["list", "each/fan", "each", "each/gather", "after"]);
+    assert_eq!(graph.scopes()[1].kind, ScopeKind::Branches { fan: 1, gather: 3, end: 2 });
+    assert!(graph.scopes()[1].tolerates && !graph.scopes()[0].tolerates);
+    assert_eq!(graph.scopes()[0].nodes, [0, 1, 4], "a closer is born with what it closes");
+    assert_eq!(graph.node(4).needs, [3], "who waits for a fan-out waits for its closer");
+    assert_eq!(graph.node(2).sees, [0]);
+    assert_eq!(graph.node(4).sees, [0, 3]);
+}
+
+#[test]
+fn a_scope_with_several_last_steps_is_ended_by_a_join() {
+    let graph = graph(
+        "  - step_id: each\n    for_each: input\n    steps:\n      \
+             - {step_id: a, service: s}\n      \
+             - {step_id: b, needs: [a], service: s}\n      \
+             - {step_id: c, needs: [a], when: item.wants, service: s}\n",
+    );
+    assert_eq!(
+        edges(&graph),
+        [
+            ("each/fan", vec![]),
+            ("a", vec![]),
+            ("b", vec!["a"]),
+            ("c", vec!["a"]),
+            ("each/join", vec!["b", "c"]),
+            ("each/gather", vec![]),
+        ]
+    );
+    assert_eq!(graph.scopes()[1].kind, ScopeKind::Branches { fan: 0, gather: 5, end: 4 });
+}
+
+#[test]
+fn a_cycle_is_an_opener_a_scope_and_a_closer_that_looks_at_the_turn() {
+    let graph = graph(
+        "  - step_id: poll\n    repeat: {while: steps.poll.output.left > 0 && turn < 5, max: 9, delay: 10s}\n    \
+               service: s\n  - {step_id: after, service: s}\n",
+    );
+    let names: Vec<_> = graph.nodes().iter().map(|node| node.step_id.as_str()).collect();
+    assert_eq!(names, ["poll/begin", "poll", "poll/loop", "after"]);
+    assert!(graph.scopes()[1].in_cycle);
+    assert_eq!(graph.node(3).needs, [2]);
+}
+
+#[test]
+fn fan_outs_nest_three_deep_and_no_deeper() {
+    let nest = |depth: usize| {
+        let mut steps = String::new();
+        for level in 0..depth {
+            let indent = " ".repeat(2 + 4 * level);
+            let fan = format!("- step_id: f{level}\n{indent}  for_each: input\n{indent}  steps:\n");
+            steps.extend([&indent, &fan].map(String::as_str));
+        }
+        let indent = " ".repeat(2 + 4 * depth);
+        steps + &format!("{indent}- {{step_id: x, service: s}}\n")
+    };
+    assert_eq!(graph(&nest(3)).scopes()[3].depth, 3);
+    refused(&nest(4), "for_each", "nested deeper than 3");
+}
+
+#[test]
+fn mistakes_are_refused_where_they_are() {
+    let a = "  - {step_id: a, service: s}\n";
+    for (step, place, reason) in [
+        ("{step_id: b, needs: [nobody], service: s}", "steps[1].needs", "no step of this list"),
+        ("{step_id: b, needs: [a, a], service: s}", "steps[1].needs", "twice"),
+        ("{step_id: b, needs: [b], service: s}", "steps", "in a circle"),
+        ("{step_id: a, service: s}", "steps[1]", "twice"),
+        ("{step_id: b}", "steps[1]", "neither a service"),
+        ("{step_id: b, service: s, sleep: 1s}", "steps[1]", "service, sleep"),
+        ("{step_id: b, service: sprag.x}", "steps[1].service", "belongs to Sprag"),
+        ("{step_id: b, service: s, when: steps.c.output}", "steps[1].when", "not over"),
+        ("{step_id: b, service: s, when: steps.b.output}", "steps[1].when", "not over"),
+        ("{step_id: b, service: s, when: steps.a.state}", "steps[1].when", "steps.NAME.output"),
+        ("{step_id: b, service: s, when: 'steps[input.x].output'}", "steps[1].when", "steps.NAME"),
+        ("{step_id: b, service: s, when: 'size(input) >'}", "steps[1].when", ""),
+        ("{step_id: b, service: s, when: nobody > 1}", "steps[1].when", "refers to nobody"),
+        ("{step_id: b, service: s, when: now() > 1}", "steps[1].when", "calls now"),
+        ("{step_id: b, service: s, when: item > 1}", "steps[1].when", "item outside"),
+        ("{step_id: b, service: s, when: turn > 1}", "steps[1].when", "turn outside"),
+        ("{step_id: b, service: s, when: size(input)}", "steps[1].when", "never be true or false"),
+        ("{step_id: b, service: s, for_each: '1 > 2'}", "steps[1].for_each", "never be a list"),
+        ("{step_id: b, service: s, max_parallel: 2}", "steps[1]", "without for_each"),
+        ("{step_id: b, service: s, for_each: input, max_items: 0}", "steps[1].max_items", "1 to"),
+        (
+            "{step_id: b, steps: [{step_id: c, service: s}]}",
+            "steps[1]",
+            "without for_each or repeat",
+        ),
+        (
+            "{step_id: b, service: s, for_each: input, repeat: {while: 'true', max: 2}}",
+            "steps[1]",
+            "for_each and repeat",
+        ),
+        (
+            "{step_id: b, service: s, repeat: {while: 'true', max: 0}}",
+            "steps[1].repeat.max",
+            "1 to",
+        ),
+        ("{step_id: b, exec: {command: []}}", "steps[1].exec.command", "empty"),
+        ("{step_id: b, http: {method: LOOK, url: x}}", "steps[1].http.method", "not one of"),
+        (
+            "{step_id: b/fan, needs: [], service: s}\n  - {step_id: b, for_each: input, service: s}",
+            "steps",
+            "b/fan is there twice",
+        ),
+    ] {
+        refused(&format!("{a}  - {step}\n"), place, reason);
+    }
+    refused(
+        "  - step_id: a\n    repeat: {while: 'true', max: 2}\n    steps:\n      \
+           - {step_id: b, repeat: {while: 'true', max: 2}, service: s}\n",
+        "steps[0].steps[0].repeat",
+        "inside another cycle",
+    );
+}
+
+#[test]
+fn a_branch_sees_its_own_steps_and_those_before_the_fan_out_but_not_its_siblings() {
+    let steps = |when: &str| {
+        format!(
+            "  - {{step_id: a, service: s}}\n  - {{step_id: z, needs: [], service: s}}\n  \
+               - step_id: each\n    needs: [a]\n    for_each: input\n    steps:\n      \
+                 - {{step_id: b, service: s}}\n      - {{step_id: c, when: {when}, service: s}}\n"
+        )
+    };
+    for when in ["steps.a.output", "steps.b.output", "item.x", "index == 3", "input.y"] {
+        graph(&steps(when));
+    }
+    refused(&steps("steps.z.output"), "steps[2].steps[1].when", "not over");
+    refused(&steps("steps.each.output"), "steps[2].steps[1].when", "not over");
+}
+
+mod expressions {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use crate::expression::{Expression, MAX_BYTES, Sight};
+
+    fn sight() -> Sight {
+        let steps = BTreeMap::from([("a-b".to_owned(), json!({"n": 3, "list": [1, 2, 3]}))]);
+        Sight {
+            input: json!({"n": 10, "half": 0.5, "name": "x", "many": vec![0; 2_000]}),
+            steps,
+            item: Some(json!("i")),
+            index: Some(2),
+            turn: None,
+        }
+    }
+
+    #[test]
+    fn they_compute_on_what_they_see() {
+        for (source, result) in [
+            ("input.n + 1", json!(11)),
+            ("input.n / 3", json!(3)),
+            ("input.half * 2.0", json!(1.0)),
+            ("steps['a-b'].output.list.map(x, x * 2)", json!([2, 4, 6])),
+            ("steps['a-b'].output.list.filter(x, x > 1 && x < input.n)", json!([2, 3])),
+            ("{'who': item, 'at': index}", json!({"who": "i", "at": 2})),
+            ("has(input.absent) ? input.absent : 'none'", json!("none")),
+            ("input.name in ['x', 'y']", json!(true)),
+            ("steps['a-b'].output.list.all(x, [1, 2, 3].exists(y, y == x))", json!(true)),
+        ] {
+            let value = Expression::read(source).unwrap().evaluate(&sight());
+            assert_eq!(value, Ok(result), "{source}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_value_says_why() {
+        for (source, reason) in [
+            ("input.absent", "absent"),
+            ("input.n / 0", "zero"),
+            ("input.name + 1", ""),
+            ("9223372036854775807 + 1", ""),
+        ] {
+            let said = Expression::read(source).unwrap().evaluate(&sight()).unwrap_err();
+            assert!(
+                said.to_lowercase().contains(reason) && !said.contains('\n'),
+                "{source}: {said}"
+            );
+        }
+        assert!(Expression::read("input.n").unwrap().holds(&sight()).is_err());
+        assert!(Expression::read("input").unwrap().list(&sight()).is_err());
+    }
+
+    #[test]
+    fn their_cost_is_bounded() {
+        let long = format!("'{}' == ''", "x".repeat(MAX_BYTES));
+        assert!(Expression::read(&long).is_err());
+        for (open, close) in [("(", ")"), ("[", "]"), ("-(", ")"), ("!", ""), ("{1: ", "}")] {
+            let count = (MAX_BYTES - 1) / (open.len() + close.len());
+            let deep = format!("{}1{}", open.repeat(count), close.repeat(count));
+            // Whether it is refused or folded away: it must come back.
+            let read = Expression::read(&deep).map(|deep| deep.evaluate(&sight()));
+            assert!(open == "(" || open == "!" || read.is_err(), "{count} {open}");
+        }
+        let chain = format!("input{}", ".a".repeat(400));
+        assert!(Expression::read(&chain).unwrap_err().contains("deeper"));
+        let ternary = format!("{}1", "true ? 1 : ".repeat(300));
+        assert!(Expression::read(&ternary).is_err());
+        let loops = Expression::read("input.many.all(x, input.many.all(y, x == y))").unwrap();
+        let said = loops.evaluate(&sight()).unwrap_err();
+        assert!(said.contains("too many rounds"), "{said}");
+    }
+}
