@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,6 +34,9 @@ pub struct Cluster {
     folder: TempDir,
     server: Mutex<Option<Child>>,
     databases: AtomicU32,
+    port: u16,
+    /// What this server is told beyond [`SETTINGS`].
+    settings: Vec<String>,
 }
 
 impl Cluster {
@@ -50,8 +53,23 @@ impl Cluster {
 
     /// A new server.
     pub fn start() -> Self {
+        Self::start_with(5432, Vec::new(), &[])
+    }
+
+    /// A new server with this port (its socket has it in its name too), these settings more, and these files
+    /// in its folder that nobody else may read.
+    pub fn start_with(port: u16, settings: Vec<String>, files: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sprag-pg").tempdir().unwrap();
-        let cluster = Self { folder, server: Mutex::new(None), databases: AtomicU32::new(0) };
+        let (server, databases) = (Mutex::new(None), AtomicU32::new(0));
+        let cluster = Self { folder, server, databases, port, settings };
+        for (name, content) in files {
+            let path = cluster.folder.path().join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some((_, uid, gid)) = other_user() {
+                chown(&path, Some(uid), Some(gid)).unwrap();
+            }
+        }
         if let Some((_, uid, gid)) = other_user() {
             chown(cluster.folder.path(), Some(uid), Some(gid)).unwrap();
         }
@@ -77,12 +95,14 @@ impl Cluster {
         let mut server = self.server.lock().unwrap();
         assert!(server.is_none(), "the server runs already");
         let folder = self.folder.path();
-        let settings = SETTINGS.iter().flat_map(|setting| ["-c", setting]);
+        let more = self.settings.iter().map(String::as_str);
+        let settings = SETTINGS.iter().copied().chain(more).flat_map(|setting| ["-c", setting]);
         let child = command(Path::new("/bin/sh"))
             .args(["-c", SUPERVISE, "sh"])
             .arg(binary("postgres"))
             .args(["-D", "data", "-k"])
             .arg(folder)
+            .args(["-p", &self.port.to_string()])
             .args(settings)
             .current_dir(folder)
             .stdin(Stdio::piped())
@@ -98,9 +118,9 @@ impl Cluster {
     }
 
     fn answers(&self) -> bool {
-        let asked =
-            Command::new(binary("pg_isready")).arg("-q").arg("-h").arg(self.folder.path()).status();
-        asked.is_ok_and(|status| status.success())
+        let mut asked = Command::new(binary("pg_isready"));
+        asked.args(["-q", "-p", &self.port.to_string(), "-h"]).arg(self.folder.path());
+        asked.status().is_ok_and(|status| status.success())
     }
 
     /// Stops the server at once: nothing is finished, nothing is flushed.
@@ -137,6 +157,11 @@ impl Cluster {
         drop(client);
         connection.await.unwrap().unwrap();
         self.url(&name)
+    }
+
+    /// The folder that the server has its socket in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The URL of a database of this server.

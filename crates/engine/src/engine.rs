@@ -204,6 +204,12 @@ impl<S: Store> Engine<S> {
     pub async fn shutdown(self, deadline: Duration) -> Result<(), StoreError> {
         // If the heart is gone already, its own result says why.
         let _ = self.ops.send(Op::Shutdown { deadline });
+        self.ended().await
+    }
+
+    /// Waits until the engine ends by itself: because it was declared dead, or because the store has moved on
+    /// to a version that this binary does not understand.
+    pub async fn ended(self) -> Result<(), StoreError> {
         self.task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
     }
 }

@@ -6,6 +6,7 @@ pub mod postgres;
 mod repeat;
 pub mod sqlite;
 mod test_clock;
+pub mod versions;
 
 pub use any::AnyStore;
 pub use test_clock::TestClock;

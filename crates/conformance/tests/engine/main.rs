@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod jobs;
+mod upgrades;
 mod world;

@@ -18,6 +18,7 @@ mod readers;
 mod requests;
 mod schema;
 mod submit;
+mod tls;
 
 #[path = "../kill/points.rs"]
 #[allow(dead_code)]

@@ -1,6 +1,6 @@
 //! Life: signs of it, timers, cancelled activations, and the work of the dead.
 
-use sprag_kernel::StepState;
+use sprag_kernel::{Code, StepState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,10 @@ use crate::engine::Pinned;
 use crate::ids::{AttemptKey, EngineNo};
 use crate::plan;
 use crate::protocol::Protocol;
-use crate::store::{AttemptError, Held, Store};
+use crate::store::{Answer, AttemptError, Held, Store, StoreError};
+
+/// How long an engine that is too old for its store waits for its handlers.
+const DRAIN: Duration = Duration::from_secs(30);
 
 impl<S: Store> Heart<S> {
     /// A sign of life, and a look at who shows none any more; not right after the store was away, when the
@@ -31,6 +34,22 @@ impl<S: Store> Heart<S> {
         let timeout = if store.is_exclusive() { Duration::ZERO } else { self.config.takeover };
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.calls.spawn(async move { Done::Silent(store.silent_engines(timeout).await) });
+    }
+
+    /// A store that has moved on to a version which this binary does not understand says so with the beat.
+    /// What runs is brought to rest, and the engine ends with that refusal.
+    pub(super) fn beaten(&mut self, answer: Answer<()>) -> Result<(), StoreError> {
+        match answer {
+            Err(StoreError::Refused(refusal)) if refusal.code() == Code::SchemaTooNew => {
+                if self.too_old.is_none() {
+                    tracing::error!(code = refusal.code().name(), %refusal, "this engine drains");
+                    self.too_old = Some(refusal);
+                    self.stop(DRAIN);
+                }
+                Ok(())
+            }
+            answer => self.heard(answer).map(|_| ()),
+        }
     }
 
     /// A look at the timers, and at what others have left to claim.

@@ -162,6 +162,8 @@ pub(crate) struct Heart<S: Store> {
     /// Which service is asked next.
     suspect_turn: usize,
     stopping: Option<Instant>,
+    /// Why it stops, if nobody has asked for it.
+    too_old: Option<Refusal>,
     next_lease: u64,
 }
 
@@ -202,6 +204,7 @@ impl<S: Store> Heart<S> {
             may_claim_lone: true,
             suspect_turn: 0,
             stopping: None,
+            too_old: None,
             next_lease: first_lease(),
         }
     }
@@ -226,7 +229,11 @@ impl<S: Store> Heart<S> {
         loop {
             self.pump();
             if self.is_at_rest() {
-                return self.store.leave(self.engine).await;
+                self.store.leave(self.engine).await?;
+                return self
+                    .too_old
+                    .take()
+                    .map_or(Ok(()), |refusal| Err(StoreError::Refused(refusal)));
             }
             let (away, deadline) = (self.away_until, self.stopping);
             tokio::select! {
@@ -266,11 +273,15 @@ impl<S: Store> Heart<S> {
                 self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
             }
             Op::Wake => self.may_claim = true,
-            Op::Shutdown { deadline } => {
-                self.stopping = Some(Instant::now() + deadline);
-                self.running.values().for_each(Running::stop);
-            }
+            Op::Shutdown { deadline } => self.stop(deadline),
         }
+    }
+
+    /// Nothing new starts; handlers are told to end and waited for.
+    fn stop(&mut self, deadline: Duration) {
+        let deadline = Instant::now() + deadline;
+        self.stopping = Some(self.stopping.map_or(deadline, |earlier| earlier.min(deadline)));
+        self.running.values().for_each(Running::stop);
     }
 
     /// Starts every call that has something to carry. While stopping, only what brings attempts to rest.
@@ -297,7 +308,7 @@ impl<S: Store> Heart<S> {
             Done::Dispatched(held, answer) => self.dispatched(held, answer),
             Done::Ended(ends, answer) => self.ended(ends, answer),
             Done::Finished(finishes, answer) => self.finished(finishes, answer),
-            Done::Beaten(answer) => self.heard(answer).map(|_| ()),
+            Done::Beaten(answer) => self.beaten(answer),
             Done::Silent(answer) => {
                 let silent = self.heard(answer)?.unwrap_or_default();
                 for dead in silent {

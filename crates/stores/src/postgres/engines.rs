@@ -11,6 +11,7 @@ use super::pools::{Pools, begin, commit};
 use super::rows::{HELD_WIDTH, get, held, key, with_held};
 use super::slice::span;
 use crate::AGEING_MS;
+use crate::versions::{admit, version_of};
 
 pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
     let sql = "INSERT INTO sprag.engine (name, joined_at, beat_at)
@@ -20,12 +21,16 @@ pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
     get(row, 0).map(EngineNo)
 }
 
+/// A sign of life. What comes back is the oldest version that the store still admits: an engine below it
+/// must go.
 pub(super) async fn beat(pools: &Pools, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
     let sql = "UPDATE sprag.engine SET beat_at = sprag.now_ms($2), low = $3
-        WHERE engine_no = $1 AND dead = 0 RETURNING 1";
+        WHERE engine_no = $1 AND dead = 0
+        RETURNING (SELECT value FROM sprag.meta WHERE key = 'oldest_compatible')";
     let low = low.map(JobId::uuid);
     let beaten = pools.run(sql, &[&engine.0, &pools.test_now(), &low]).await?;
-    if beaten.is_empty() { Err(StoreError::Fenced) } else { Ok(()) }
+    let oldest: Option<&str> = get(beaten.first().ok_or(StoreError::Fenced)?, 0)?;
+    admit(pools.version, version_of(oldest.unwrap_or_default())?)
 }
 
 pub(super) async fn silent(pools: &Pools, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {

@@ -27,13 +27,18 @@ fn class(error: &Error) -> Option<&str> {
 /// Data (22), constraints (23) and sizes (54) are the fault of a row; a value that cannot be decoded
 /// has no SQLSTATE and neither an end of the connection. Everything else may pass.
 pub(super) fn failed(error: &Error) -> StoreError {
-    let text = error.as_db_error().map_or_else(|| error.to_string(), describe);
     match class(error) {
-        Some("22" | "23" | "54") => StoreError::Poison(text),
-        Some(_) => StoreError::Unavailable(text),
-        None => StoreError::Unavailable(
-            std::error::Error::source(error).map_or(text, |source| format!("{error}: {source}")),
-        ),
+        Some("22" | "23" | "54") => StoreError::Poison(told(error)),
+        Some(_) | None => StoreError::Unavailable(told(error)),
+    }
+}
+
+/// What the server or the driver says, with the cause beneath it.
+pub(super) fn told(error: &Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(error), _) => describe(error),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
     }
 }
 

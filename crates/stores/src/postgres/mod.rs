@@ -23,6 +23,7 @@ mod requests;
 mod rows;
 mod slice;
 mod submit;
+mod tls;
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
@@ -34,6 +35,7 @@ use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
 use crate::TestClock;
+use crate::versions::Schema;
 
 pub use open::PostgresOptions;
 
@@ -45,12 +47,26 @@ pub struct PostgresStore {
 impl PostgresStore {
     /// Opens a store, and creates or migrates its schema.
     pub async fn open(options: &PostgresOptions) -> Answer<Self> {
-        open::open(options, None).await.map(|pools| Self { pools })
+        Self::open_as(options, None, Self::schema()).await
     }
 
     /// Opens a store whose time a test owns.
     pub async fn open_with_clock(options: &PostgresOptions, clock: TestClock) -> Answer<Self> {
-        open::open(options, Some(clock)).await.map(|pools| Self { pools })
+        Self::open_as(options, Some(clock), Self::schema()).await
+    }
+
+    /// Opens a store as a binary that knows this schema would.
+    pub async fn open_as(
+        options: &PostgresOptions,
+        clock: Option<TestClock>,
+        schema: Schema,
+    ) -> Answer<Self> {
+        open::open(options, clock, schema).await.map(|pools| Self { pools })
+    }
+
+    /// The schema that this binary knows.
+    pub fn schema() -> Schema {
+        open::schema()
     }
 }
 

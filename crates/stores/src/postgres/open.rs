@@ -6,18 +6,24 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts,
 };
 use sprag_engine::store::{Answer, StoreError};
-use sprag_kernel::{Code, Refusal};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, Transaction};
 
 use super::failure::failed;
 use super::pools::Pools;
+use super::tls;
 use crate::TestClock;
+use crate::versions::{Migration, Schema, version_of};
 
 /// The schema this binary knows.
-const SCHEMA_VERSION: i64 = 1;
-const SCHEMA: &str = include_str!("../../sql/postgres/schema_1.sql");
+pub(super) fn schema() -> Schema {
+    let first = include_str!("../../sql/postgres/schema_1.sql");
+    Schema::new(vec![Migration { version: 1, oldest_compatible: 1, sql: first }])
+}
 /// What two processes that open a database at the same time wait for: `sprag` in ASCII.
 const MIGRATION_LOCK: i64 = 0x73_70_72_61_67;
+/// A migration that waits for a table makes everybody else wait behind it; it rather fails, and is tried
+/// again with the next start.
+const PATIENCE: &str = "SET LOCAL lock_timeout = '5s'";
 /// The oldest server whose SQL this store speaks, as `server_version_num`.
 const OLDEST_SERVER: i32 = 150_000;
 /// How long a call waits for a connection before the store counts as unavailable.
@@ -50,25 +56,29 @@ impl PostgresOptions {
     }
 }
 
-pub(super) async fn open(options: &PostgresOptions, clock: Option<TestClock>) -> Answer<Pools> {
+pub(super) async fn open(
+    options: &PostgresOptions,
+    clock: Option<TestClock>,
+    schema: Schema,
+) -> Answer<Pools> {
     let engine = pool(options, options.engine_connections, &format!("{EVERY}; {BY_INDEX}"))?;
     let plain = pool(options, options.plain_connections, EVERY)?;
-    let pools = Pools::new(engine, plain, clock);
+    let pools = Pools::new(engine, plain, (clock, schema.version()));
     let mut client = pools.plain().await?;
-    migrate(&mut client).await?;
+    migrate(&mut client, &schema).await?;
     drop(client);
     Ok(pools)
 }
 
 fn pool(options: &PostgresOptions, size: usize, settings: &str) -> Answer<Pool> {
-    let config = options.url.parse::<tokio_postgres::Config>().map_err(|error| failed(&error))?;
+    let (config, tls) = tls::configure(&options.url)?;
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let settings = settings.to_owned();
     let configure = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
         let settings = settings.clone();
         Box::pin(async move { client.batch_execute(&settings).await.map_err(HookError::Backend) })
     });
-    Pool::builder(Manager::from_config(config, NoTls, recycling))
+    Pool::builder(Manager::from_config(config, tls, recycling))
         .max_size(size)
         .runtime(Runtime::Tokio1)
         .timeouts(Timeouts { wait: Some(WAIT), create: Some(WAIT), recycle: Some(WAIT) })
@@ -77,41 +87,61 @@ fn pool(options: &PostgresOptions, size: usize, settings: &str) -> Answer<Pool> 
         .map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
-/// Creates the schema under a lock, so two processes that start at once do it once.
-async fn migrate(client: &mut Client) -> Answer<()> {
+/// Brings the schema to this binary's version, under a lock, so that two processes that start at once do it
+/// once. A store that is newer is left as it is, if it admits this binary.
+async fn migrate(client: &mut Client, schema: &Schema) -> Answer<()> {
     let tx = client.transaction().await.map_err(|error| failed(&error))?;
+    let oldest = migrate_in(&tx, schema).await?;
+    schema.admit(oldest)?;
+    tx.commit().await.map_err(|error| failed(&error))
+}
+
+/// Applies what is missing; returns the oldest version that is compatible afterwards.
+async fn migrate_in(tx: &Transaction<'_>, schema: &Schema) -> Answer<i64> {
     let run = async {
         tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+        tx.batch_execute(PATIENCE).await?;
         let server = tx.query_one("SELECT current_setting('server_version_num')::integer", &[]);
         let server: i32 = server.await?.try_get(0)?;
         let has_meta = tx.query_one("SELECT to_regclass('sprag.meta') IS NOT NULL", &[]).await?;
-        if server >= OLDEST_SERVER && !has_meta.try_get::<_, bool>(0)? {
-            tx.batch_execute("CREATE SCHEMA IF NOT EXISTS sprag").await?;
-            tx.batch_execute(SCHEMA).await?;
-            tx.execute(
-                "INSERT INTO sprag.meta VALUES ('schema_version', $1), ('oldest_compatible', $1)",
-                &[&SCHEMA_VERSION.to_string()],
-            )
-            .await?;
-        }
-        Ok(server)
+        Ok((server, has_meta.try_get::<_, bool>(0)?))
     };
-    let server: i32 = run.await.map_err(|error: tokio_postgres::Error| failed(&error))?;
+    let (server, has_meta) = run.await.map_err(|error: tokio_postgres::Error| failed(&error))?;
     if server < OLDEST_SERVER {
         let reason = format!("the server is {server}, at least {OLDEST_SERVER} is needed");
         return Err(StoreError::Unavailable(reason));
     }
-    let oldest: String = tx
-        .query_one("SELECT value FROM sprag.meta WHERE key = 'oldest_compatible'", &[])
-        .await
-        .and_then(|row| row.try_get(0))
-        .map_err(|error| failed(&error))?;
-    if oldest.parse::<i64>().map_or(true, |oldest| oldest > SCHEMA_VERSION) {
-        return Err(StoreError::Refused(
-            Refusal::new(Code::SchemaTooNew)
-                .with("store", oldest)
-                .with("binary", SCHEMA_VERSION.to_string()),
-        ));
+    let (present, mut oldest) = if has_meta { versions(tx).await? } else { (0, 1) };
+    for step in schema.missing(present) {
+        oldest = oldest.max(step.oldest_compatible);
+        apply(tx, step, oldest).await.map_err(|error| failed(&error))?;
     }
-    tx.commit().await.map_err(|error| failed(&error))
+    Ok(oldest)
+}
+
+/// The store's version, and the oldest that it admits.
+async fn versions(tx: &Transaction<'_>) -> Answer<(i64, i64)> {
+    let sql = "SELECT (SELECT value FROM sprag.meta WHERE key = 'schema_version'),
+        (SELECT value FROM sprag.meta WHERE key = 'oldest_compatible')";
+    let row = tx.query_one(sql, &[]).await.map_err(|error| failed(&error))?;
+    let value = |column| -> Answer<i64> {
+        let text: Option<&str> = row.try_get(column).map_err(|error| failed(&error))?;
+        version_of(text.unwrap_or_default())
+    };
+    Ok((value(0)?, value(1)?))
+}
+
+async fn apply(
+    tx: &Transaction<'_>,
+    step: &Migration,
+    oldest: i64,
+) -> Result<(), tokio_postgres::Error> {
+    if step.version == 1 {
+        tx.batch_execute("CREATE SCHEMA IF NOT EXISTS sprag").await?;
+    }
+    tx.batch_execute(step.sql).await?;
+    let sql = "INSERT INTO sprag.meta VALUES ('schema_version', $1), ('oldest_compatible', $2)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    tx.execute(sql, &[&step.version.to_string(), &oldest.to_string()]).await?;
+    Ok(())
 }

@@ -18,11 +18,17 @@ pub(super) struct Pools {
     engine: Pool,
     plain: Pool,
     clock: Option<TestClock>,
+    /// The schema that this binary knows.
+    pub(super) version: i64,
 }
 
 impl Pools {
-    pub(super) fn new(engine: Pool, plain: Pool, clock: Option<TestClock>) -> Self {
-        Self { engine, plain, clock }
+    pub(super) fn new(
+        engine: Pool,
+        plain: Pool,
+        (clock, version): (Option<TestClock>, i64),
+    ) -> Self {
+        Self { engine, plain, clock, version }
     }
 
     /// The time by a test's clock; statements take the server's if there is none.

@@ -9,6 +9,7 @@ use sprag_kernel::retry::Millis;
 use super::rows::{HELD_COLUMNS, failed, held_if_readable, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
+use crate::versions::{admit, version_of};
 
 pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
     let sql =
@@ -17,11 +18,16 @@ pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
     joined.ok_or_else(|| StoreError::Unavailable("no engine row".to_owned()))
 }
 
-pub(super) fn beat(tx: &Tx<'_>, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+/// A sign of life, and a look whether the store still admits a binary of this version.
+pub(super) fn beat(tx: &Tx<'_>, engine: EngineNo, low: Option<JobId>, version: i64) -> Answer<()> {
     let low = low.as_ref().map(JobId::as_bytes);
     let sql = "UPDATE engine SET beat_at = ?2, low = ?3 WHERE engine_no = ?1 AND dead = 0";
-    let beaten = tx.execute(sql, params![engine.0, tx.now, low])?;
-    if beaten == 1 { Ok(()) } else { Err(StoreError::Fenced) }
+    if tx.execute(sql, params![engine.0, tx.now, low])? == 0 {
+        return Err(StoreError::Fenced);
+    }
+    let sql = "SELECT value FROM meta WHERE key = 'oldest_compatible'";
+    let oldest: Option<String> = tx.find(sql, [], |row| row.get(0))?;
+    admit(version, version_of(&oldest.unwrap_or_default())?)
 }
 
 /// Refuses an engine that was declared dead. In the writer's transaction, so it holds until the commit.

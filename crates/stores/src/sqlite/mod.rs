@@ -26,12 +26,13 @@ use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Store, StoreError, Submitted, Wish,
+    Store, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
 pub use crate::test_clock::TestClock;
+use crate::versions::Schema;
 pub use open::Durability;
 
 /// A store in one SQLite file.
@@ -40,43 +41,58 @@ pub struct SqliteStore {
     readers: readers::Readers,
     /// Held by an engine, not by those who only look.
     lock: Option<File>,
+    /// The schema that this binary knows.
+    version: i64,
 }
 
 impl SqliteStore {
     /// Opens or creates a store for an engine. Another engine process on the same file is refused.
-    pub fn open(path: &Path, durability: Durability) -> Result<Self, StoreError> {
-        let lock = Some(open::own(path)?);
-        let (connection, clock) = open::open(path, durability)?;
-        Ok(Self::start(path, connection, clock, lock))
+    pub fn open(path: &Path, durability: Durability) -> Answer<Self> {
+        Self::open_as(path, durability, None, &Self::schema())
     }
 
     /// Opens a store to look at it, beside a running engine or without one.
-    pub fn look(path: &Path) -> Result<Self, StoreError> {
-        let (connection, clock) = open::open(path, Durability::Full)?;
-        Ok(Self::start(path, connection, clock, None))
+    pub fn look(path: &Path) -> Answer<Self> {
+        Self::start(path, Durability::Full, None, &Self::schema(), None)
     }
 
     /// Opens a store to look at it, with a time that a test owns.
-    pub fn look_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
-        let (connection, _) = open::open(path, Durability::Process)?;
-        Ok(Self::start(path, connection, clock::Clock::Test(clock), None))
+    pub fn look_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
+        Self::start(path, Durability::Process, Some(clock), &Self::schema(), None)
     }
 
     /// Opens a store whose time a test owns.
-    pub fn open_with_clock(path: &Path, clock: TestClock) -> Result<Self, StoreError> {
-        let lock = Some(open::own(path)?);
-        let (connection, _) = open::open(path, Durability::Process)?;
-        Ok(Self::start(path, connection, clock::Clock::Test(clock), lock))
+    pub fn open_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
+        Self::open_as(path, Durability::Process, Some(clock), &Self::schema())
+    }
+
+    /// Opens a store as a binary that knows this schema would.
+    pub fn open_as(
+        path: &Path,
+        durability: Durability,
+        clock: Option<TestClock>,
+        schema: &Schema,
+    ) -> Answer<Self> {
+        Self::start(path, durability, clock, schema, Some(open::own(path)?))
+    }
+
+    /// The schema that this binary knows.
+    pub fn schema() -> Schema {
+        open::schema()
     }
 
     fn start(
         path: &Path,
-        connection: rusqlite::Connection,
-        clock: clock::Clock,
+        durability: Durability,
+        clock: Option<TestClock>,
+        schema: &Schema,
         lock: Option<File>,
-    ) -> Self {
+    ) -> Answer<Self> {
+        let (connection, since) = open::open(path, durability, schema)?;
+        let clock = clock.map_or(since, clock::Clock::Test);
         let readers = readers::Readers::of(path, clock.clone());
-        Self { writer: writer::Writer::start(connection, clock), readers, lock }
+        let writer = writer::Writer::start(connection, clock);
+        Ok(Self { writer, readers, lock, version: schema.version() })
     }
 }
 
@@ -91,7 +107,8 @@ impl Store for SqliteStore {
     }
 
     async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
-        self.writer.run(move |tx| engines::beat(tx, engine, low)).await
+        let version = self.version;
+        self.writer.run(move |tx| engines::beat(tx, engine, low, version)).await
     }
 
     async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {

@@ -3,16 +3,19 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
-use sprag_engine::store::StoreError;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use sprag_engine::store::{Answer, StoreError};
 use sprag_kernel::{Code, Refusal};
 
 use super::clock::Clock;
 use super::rows::failed;
+use crate::versions::{Migration, Schema, version_of};
 
 /// The schema this binary knows.
-const SCHEMA_VERSION: i64 = 1;
-const SCHEMA: &str = include_str!("../../sql/sqlite/schema_1.sql");
+pub(super) fn schema() -> Schema {
+    let first = include_str!("../../sql/sqlite/schema_1.sql");
+    Schema::new(vec![Migration { version: 1, oldest_compatible: 1, sql: first }])
+}
 
 /// What a commit promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +26,14 @@ pub enum Durability {
     Process,
 }
 
-pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, Clock), StoreError> {
+pub(super) fn open(
+    path: &Path,
+    durability: Durability,
+    schema: &Schema,
+) -> Answer<(Connection, Clock)> {
     let mut connection = Connection::open(path).map_err(|error| failed(&error))?;
     configure(&connection, durability).map_err(|error| failed(&error))?;
-    migrate(&mut connection)?;
+    migrate(&mut connection, schema)?;
     let latest: Option<i64> = connection
         .query_row("SELECT max(beat_at) FROM engine", [], |row| row.get(0))
         .map_err(|error| failed(&error))?;
@@ -66,8 +73,9 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     Ok(())
 }
 
-/// Creates the schema. The write lock is taken first, so two processes that start at once do it once.
-fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+/// Brings the schema to this binary's version. The write lock is taken first, so two processes that start
+/// at once do it once. A store that is newer is left as it is, if it admits this binary.
+fn migrate(connection: &mut Connection, schema: &Schema) -> Answer<()> {
     let tx = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(|error| failed(&error))?;
@@ -75,23 +83,30 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
         .query_row("SELECT 1 FROM sqlite_master WHERE name = 'meta'", [], |row| row.get(0))
         .optional()
         .map_err(|error| failed(&error))?;
-    if has_meta.is_none() {
-        tx.execute_batch(SCHEMA).map_err(|error| failed(&error))?;
-        tx.execute(
-            "INSERT INTO meta VALUES ('schema_version', ?1), ('oldest_compatible', ?1)",
-            [SCHEMA_VERSION.to_string()],
-        )
-        .map_err(|error| failed(&error))?;
+    let (present, mut oldest) = match has_meta {
+        Some(_) => (version(&tx, "schema_version")?, version(&tx, "oldest_compatible")?),
+        None => (0, 1),
+    };
+    for step in schema.missing(present) {
+        oldest = oldest.max(step.oldest_compatible);
+        apply(&tx, step, oldest).map_err(|error| failed(&error))?;
     }
-    let oldest: String = tx
-        .query_row("SELECT value FROM meta WHERE key = 'oldest_compatible'", [], |row| row.get(0))
-        .map_err(|error| failed(&error))?;
-    if oldest.parse::<i64>().map_or(true, |oldest| oldest > SCHEMA_VERSION) {
-        return Err(StoreError::Refused(
-            Refusal::new(Code::SchemaTooNew)
-                .with("store", oldest)
-                .with("binary", SCHEMA_VERSION.to_string()),
-        ));
-    }
+    schema.admit(oldest)?;
     tx.commit().map_err(|error| failed(&error))
+}
+
+fn version(tx: &Transaction<'_>, key: &str) -> Answer<i64> {
+    let text: Option<String> = tx
+        .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+        .optional()
+        .map_err(|error| failed(&error))?;
+    version_of(&text.unwrap_or_default())
+}
+
+fn apply(tx: &Transaction<'_>, step: &Migration, oldest: i64) -> rusqlite::Result<()> {
+    tx.execute_batch(step.sql)?;
+    let sql =
+        "INSERT OR REPLACE INTO meta VALUES ('schema_version', ?1), ('oldest_compatible', ?2)";
+    tx.execute(sql, [step.version.to_string(), oldest.to_string()])?;
+    Ok(())
 }
