@@ -2,34 +2,51 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::Value;
 use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::retry::Millis;
 
+use crate::callback::{Fence, lease, text_number};
 use crate::protocol::Protocol;
 use crate::store::Held;
 
 /// What a worker is told about one attempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Directive {
     /// The job.
+    #[serde(rename = "jobId")]
     pub job_id: String,
     /// Whose it is.
     pub tenant_id: String,
     /// The protocol it follows.
     pub protocol_id: String,
     /// The step's name.
+    #[serde(rename = "stepId")]
     pub step_id: String,
+    /// Where the step is in its protocol.
+    pub step_index: u32,
+    /// The branch of a fan-out; 0 outside of one.
+    #[serde(with = "text_number")]
+    pub branch: u64,
+    /// The turn of a cycle; 0 outside of one.
+    pub turn: u32,
     /// The kind of work.
     pub step_type: String,
     /// The attempt, from 1.
     pub attempt_no: u32,
     /// Its lease.
+    #[serde(with = "lease")]
     pub lease_id: LeaseId,
+    /// The end of the lease, by the store's clock. It begins anew with the ACK and every heartbeat.
+    pub lease_expires_at: Millis,
     /// Names the effect of the step, whichever attempt brings it about: hand it to the outside world so
     /// that it can make the effect once.
     pub effect_key: String,
     /// Where the input is.
     pub input_ref: Value,
+    /// Where this attempt may put what it works with.
+    pub workspace_ref: String,
     /// Where the output goes.
     pub output_ref: Value,
     /// What the job was submitted with.
@@ -44,7 +61,8 @@ pub struct Directive {
 
 impl Directive {
     /// The directive of an attempt that was dispatched.
-    pub fn of(held: &Held, lease_id: LeaseId, protocol: &Protocol) -> Self {
+    pub fn of(held: &Held, protocol: &Protocol, workspace_root: &str) -> Self {
+        let key = &held.key;
         let step = &protocol.steps[held.key.step_index as usize];
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
         let name = |index: u32| protocol.steps[index as usize].step_id.clone();
@@ -53,9 +71,17 @@ impl Directive {
             tenant_id: held.facts.tenant_id.clone(),
             protocol_id: held.facts.protocol_id.clone(),
             step_id: step.step_id.clone(),
+            step_index: key.step_index,
+            branch: key.branch,
+            turn: key.turn,
             step_type: step.kind().to_owned(),
-            attempt_no: held.key.attempt_no,
-            lease_id,
+            attempt_no: key.attempt_no,
+            lease_id: held.attempt.lease_id.expect("a dispatched attempt has a lease"),
+            lease_expires_at: held.attempt.deadline.unwrap_or_default(),
+            workspace_ref: format!(
+                "{workspace_root}/{}/{}/{}/{}",
+                held.facts.tenant_id, key.job_id, step.step_id, key.attempt_no
+            ),
             effect_key: held.key.effect_key(&held.facts.effect_owner()),
             input_ref: json(&held.facts.input_ref),
             output_ref: json(&held.facts.output_ref),
@@ -63,6 +89,22 @@ impl Directive {
             inputs: held.inputs.iter().map(|(index, text)| (name(*index), json(text))).collect(),
             correlation_id: held.facts.correlation_id.clone(),
             traceparent: held.facts.traceparent.clone(),
+        }
+    }
+}
+
+impl Directive {
+    /// What a worker names in its callbacks.
+    pub fn fence(&self) -> Fence {
+        Fence {
+            job_id: self.job_id.parse().expect("made from an id"),
+            step_id: self.step_id.clone(),
+            step_index: Some(self.step_index),
+            branch: self.branch,
+            turn: self.turn,
+            attempt_no: self.attempt_no,
+            lease_id: self.lease_id,
+            tenant_id: None,
         }
     }
 }

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use sprag_kernel::{Code, JobState, Refusal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
+use crate::directive::Directive;
 use crate::envelope::{Envelope, MAX_ENVELOPE_BYTES};
-use crate::heart::{Body, Heart, Op, Service};
+use crate::heart::{Body, Calling, Heart, Op, Service};
 use crate::ids::{EngineNo, JobId};
 use crate::plan;
 use crate::protocol::Protocol;
@@ -30,6 +33,8 @@ pub struct EngineConfig {
     pub takeover: Duration,
     /// How often it looks at timers and for work of others.
     pub poll: Duration,
+    /// What workspaces begin with; opaque to the engine, which never opens them.
+    pub workspace_root: String,
 }
 
 impl Default for EngineConfig {
@@ -40,6 +45,7 @@ impl Default for EngineConfig {
             beat: Duration::from_secs(2),
             takeover: Duration::from_secs(10),
             poll: Duration::from_millis(500),
+            workspace_root: "workspace".to_owned(),
         }
     }
 }
@@ -193,6 +199,41 @@ impl<S: Store> Engine<S> {
     /// Something may be claimable.
     pub(crate) fn wake(&self) {
         self.tell(Op::Wake);
+    }
+
+    /// Hands out work to a worker outside, and waits for it if there is none. The same claim again gets the
+    /// same directives while their leases hold.
+    pub async fn claim(&self, claim: Claim) -> Result<Vec<Directive>, Refusal> {
+        claim.check()?;
+        let (reply, answer) = oneshot::channel();
+        self.ops.send(Op::Claim { claim, reply }).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// A worker has the directive: its lease begins. Again is a no-op.
+    pub async fn ack(&self, fence: Fence) -> Result<(), Refusal> {
+        self.call(fence, Callback::Ack).await.map(|_| ())
+    }
+
+    /// A worker is alive, and may say how far it is: its lease begins anew.
+    pub async fn heartbeat(&self, fence: Fence, progress: Option<Value>) -> Result<Alive, Refusal> {
+        match self.call(fence, Callback::Heartbeat(progress)).await? {
+            Heard::Alive(alive) => Ok(alive),
+            Heard::Done => unreachable!("a heartbeat is answered with the end of the lease"),
+        }
+    }
+
+    /// A worker reports how its attempt went. It is stored when this returns; the same again is a no-op.
+    pub async fn result(&self, fence: Fence, completion: Completion) -> Result<(), Refusal> {
+        self.call(fence, Callback::Result(completion)).await.map(|_| ())
+    }
+
+    /// Any callback, as transports deliver them.
+    pub async fn call(&self, fence: Fence, callback: Callback) -> Result<Heard, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let calling = Calling { fence, callback, reply, tries: 0 };
+        self.ops.send(Op::Callback(calling)).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
     }
 
     /// The store that this engine works on, for looking at jobs.

@@ -1,5 +1,6 @@
 //! The heart: exactly-once jobs over a store.
 
+pub mod callback;
 pub mod crash;
 pub mod directive;
 pub mod duration;
@@ -15,6 +16,7 @@ pub mod names;
 pub mod plan;
 pub mod protocol;
 mod registry;
+mod renewal;
 pub mod requests;
 pub mod store;
 pub mod views;

@@ -18,6 +18,8 @@ use sprag_kernel::machine::{Change, State};
 use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal, StepState};
 
+pub mod worker;
+
 use crate::ids::AttemptKey;
 use crate::store::{
     Amendment, AttemptError, DispatchWrite, EndWrite, FinishPlan, FinishWrite, FollowWrite,
@@ -52,6 +54,17 @@ pub fn dispatch(
     lease_id: LeaseId,
     policy: &RetryPolicy,
 ) -> Result<DispatchWrite, Refusal> {
+    dispatch_to(HandOff::InProcess, held, lease_id, policy)
+}
+
+/// Leg1's work, as far as the one it is handed to allows: what is pulled is sent with the commit, and a
+/// claim or a slot that acknowledges does so in it too.
+pub fn dispatch_to(
+    hand_off: HandOff,
+    held: &mut Held,
+    lease_id: LeaseId,
+    policy: &RetryPolicy,
+) -> Result<DispatchWrite, Refusal> {
     let terms = Terms { now: 0, policy };
     let lease = policy.lease(lease_id, 0);
     let version = held.attempt.version;
@@ -68,8 +81,14 @@ pub fn dispatch(
     walk.attempt.ledger = decided.ledger;
     walk.attempt.lease_id = Some(lease_id);
     walk.attempt.outbox = Some(decided.outbox);
-    walk.send(terms)?;
-    walk.acknowledge(terms)?;
+    match hand_off {
+        HandOff::InProcess | HandOff::Pulled => {
+            walk.send(terms)?;
+            walk.acknowledge(terms)?;
+        }
+        HandOff::PulledUnacked => walk.send(terms)?,
+        HandOff::Outbox => {}
+    }
 
     held.job = walk.job;
     held.attempt = walk.attempt;
@@ -79,7 +98,8 @@ pub fn dispatch(
         lease_id,
         lease_ms: policy.lease_ms,
         ack_timeout_ms: policy.ack_timeout_ms,
-        hand_off: HandOff::InProcess,
+        hand_off,
+        claim_id: None,
         step_to: walk.attempt.state,
         job_to: walk.job.state,
         ledger: walk.attempt.ledger,
@@ -158,6 +178,7 @@ pub fn end(
         ending: entered.ending,
         ledger: entered.ledger,
         output,
+        output_ref: None,
         error,
         repeats: false,
     }
@@ -254,6 +275,7 @@ pub fn entered_next(
         facts: held.facts.clone(),
         inputs,
         damage: None,
+        exhausted: false,
     })
 }
 
@@ -307,8 +329,12 @@ pub fn cancel_in_leg1(held: &Held) -> Result<Entering, Refusal> {
 }
 
 /// Leg1 that can never succeed: the directive is written, never published, and a message ends the step.
-pub fn fail_in_leg1(held: &Held, lease_id: LeaseId, now: Millis) -> Result<Entering, Refusal> {
-    let code = Code::MessagePoison;
+pub fn fail_in_leg1(
+    held: &Held,
+    lease_id: LeaseId,
+    now: Millis,
+    code: Code,
+) -> Result<Entering, Refusal> {
     let lease = NewLease { id: lease_id, expires_at: now };
     let failed = match leg1::fail(&held.job, &held.attempt, lease, code)? {
         Leg1::Failed(failed) => failed,

@@ -19,6 +19,7 @@ use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepStat
 use crate::ids::{AttemptKey, EngineNo, JobId};
 
 pub use crate::feed::{Cursor, FeedEvent};
+pub use crate::renewal::{RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace};
 pub use crate::views::{AttemptView, Check, EventView, JobFilter, JobView, Violation};
 
 /// What never changes about a job.
@@ -126,6 +127,8 @@ pub struct Held {
     pub inputs: Vec<(u32, String)>,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
+    /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.
+    pub exhausted: bool,
 }
 
 /// What a look at the timers found.
@@ -200,6 +203,8 @@ pub struct DispatchWrite {
     pub ack_timeout_ms: Millis,
     /// To whom it goes.
     pub hand_off: HandOff,
+    /// The claim of the worker that pulled it.
+    pub claim_id: Option<String>,
     /// The step's state afterwards.
     pub step_to: StepState,
     /// The job's state afterwards, and before: the statement requires it.
@@ -220,6 +225,8 @@ pub enum DispatchOutcome {
     Done {
         /// The version afterwards.
         version: u64,
+        /// The end of its lease.
+        lease_expires_at: Millis,
     },
     /// The job is being cancelled; nothing was written.
     Cancelling,
@@ -242,6 +249,8 @@ pub struct EndWrite {
     pub ledger: ActivityLedger,
     /// JSON text of what the attempt produced.
     pub output: Option<String>,
+    /// JSON text of where its output is, if not where the job said.
+    pub output_ref: Option<String>,
     /// Why it failed.
     pub error: Option<AttemptError>,
     /// Whether the outcome of this very write was lost.
@@ -511,6 +520,44 @@ pub trait Store: Send + Sync + 'static {
         engine: EngineNo,
         writes: Vec<DispatchWrite>,
     ) -> impl Future<Output = Answer<Vec<DispatchOutcome>>> + Send;
+
+    /// What was handed out under these claims and is still under its lease, with the claim.
+    fn claimed(
+        &self,
+        claim_ids: Vec<String>,
+    ) -> impl Future<Output = Answer<Vec<(String, Held)>>> + Send;
+
+    /// The attempts that callbacks are answered from: at each place the newest that has a lease, or the
+    /// one that waits for it.
+    fn find(
+        &self,
+        places: Vec<StepPlace>,
+    ) -> impl Future<Output = Answer<Vec<Option<Held>>>> + Send;
+
+    /// Attempts that workers outside hold move along.
+    fn renew(
+        &self,
+        engine: EngineNo,
+        writes: Vec<RenewWrite>,
+    ) -> impl Future<Output = Answer<Vec<RenewOutcome>>> + Send;
+
+    /// Keeps a record of callbacks that changed nothing.
+    fn record_stale(
+        &self,
+        engine: EngineNo,
+        callbacks: Vec<StaleCallback>,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Gives activations that this engine has claimed and cannot use back to the queue. Each is named with
+    /// its version.
+    fn release(
+        &self,
+        engine: EngineNo,
+        activations: Vec<(AttemptKey, u64)>,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Everything that this engine holds. It reads all attempts, and is for when an answer was lost.
+    fn held_by(&self, engine: EngineNo) -> impl Future<Output = Answer<Vec<Held>>> + Send;
 
     /// Messages that end attempts enter Leg2.
     fn end(

@@ -185,6 +185,12 @@ codes! {
     RequestInvalid = "REQUEST_INVALID", Rejected, 400,
         "the request is not a JSON object or a field of it has the wrong form",
         "correct the named field";
+    StepUnknown = "STEP_UNKNOWN", Rejected, 404,
+        "there is no such job, or it has no such step, branch and turn",
+        "check the ids; what the callback said is not recorded";
+    ClaimInvalid = "CLAIM_INVALID", Rejected, 400,
+        "a claim names at least one service and asks for at least one directive, within limits",
+        "correct the named field";
     NameInvalid = "NAME_INVALID", Rejected, 400,
         "a name is empty, too long or has a control character",
         "correct the named field";

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use sprag_engine::ids::{EngineNo, JobId, RequestId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Store, StoreError, Submitted, Wish,
+    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
 };
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -144,6 +144,30 @@ impl Store for AnyStore {
         writes: Vec<DispatchWrite>,
     ) -> Answer<Vec<DispatchOutcome>> {
         ask!(self.dispatch(engine, writes))
+    }
+
+    async fn claimed(&self, claim_ids: Vec<String>) -> Answer<Vec<(String, Held)>> {
+        ask!(self.claimed(claim_ids))
+    }
+
+    async fn find(&self, places: Vec<StepPlace>) -> Answer<Vec<Option<Held>>> {
+        ask!(self.find(places))
+    }
+
+    async fn renew(&self, engine: EngineNo, writes: Vec<RenewWrite>) -> Answer<Vec<RenewOutcome>> {
+        ask!(self.renew(engine, writes))
+    }
+
+    async fn record_stale(&self, engine: EngineNo, callbacks: Vec<StaleCallback>) -> Answer<()> {
+        ask!(self.record_stale(engine, callbacks))
+    }
+
+    async fn release(&self, engine: EngineNo, activations: Vec<(AttemptKey, u64)>) -> Answer<()> {
+        ask!(self.release(engine, activations))
+    }
+
+    async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
+        ask!(self.held_by(engine))
     }
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {

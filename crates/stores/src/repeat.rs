@@ -13,13 +13,17 @@ pub(crate) struct AttemptNow {
     pub(crate) lease_id: Option<LeaseId>,
     pub(crate) guid: Option<u64>,
     pub(crate) content: Option<[u8; 32]>,
+    pub(crate) lease_expires_at: Option<u64>,
 }
 
 /// The lease is new with every plan, so it names the write.
 pub(crate) fn dispatched(now: Option<AttemptNow>, write: &DispatchWrite) -> DispatchOutcome {
     let version = write.version + 1;
-    let is_mine = |now: AttemptNow| now.lease_id == Some(write.lease_id) && now.version == version;
-    if now.is_some_and(is_mine) { DispatchOutcome::Done { version } } else { DispatchOutcome::Gone }
+    let is_mine = |now: &AttemptNow| now.lease_id == Some(write.lease_id) && now.version == version;
+    match now.filter(is_mine).and_then(|now| now.lease_expires_at) {
+        Some(lease_expires_at) => DispatchOutcome::Done { version, lease_expires_at },
+        None => DispatchOutcome::Gone,
+    }
 }
 
 /// The same message with the same content.

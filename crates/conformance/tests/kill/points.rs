@@ -7,8 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the heart, whatever the store.
-pub(crate) const HEART: &[&str] =
-    &["heart.after_handler", "heart.after_reply", "heart.before_handler", "heart.before_reply"];
+pub(crate) const HEART: &[&str] = &[
+    "heart.after_handler",
+    "heart.after_reply",
+    "heart.before_callback_reply",
+    "heart.before_handler",
+    "heart.before_reply",
+];
 
 /// Around every call of the seam that writes, by `seam.rs`: before it begins, and after its commit.
 pub(crate) const SEAM: &[&str] = &[
@@ -23,6 +28,9 @@ pub(crate) const SEAM: &[&str] = &[
     "leave",
     "protocol",
     "put_protocol",
+    "record_stale",
+    "release",
+    "renew",
     "silent_engines",
     "submit",
     "take_over",
@@ -37,6 +45,8 @@ pub(crate) const SQLITE: &[&str] = &[
     "dispatch.after_job",
     "end.after_attempt",
     "finish.after_statement",
+    "renew.after_attempt",
+    "renew.after_job",
     "sqlite.after_answer",
     "sqlite.after_commit",
     "sqlite.before_begin",

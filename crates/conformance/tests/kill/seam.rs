@@ -3,11 +3,11 @@
 
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Store, Submitted,
-    Wish,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, RenewOutcome,
+    RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -82,6 +82,18 @@ impl<S: Store> Store for Seam<S> {
         around!(self.dispatch(engine, writes))
     }
 
+    async fn renew(&self, engine: EngineNo, writes: Vec<RenewWrite>) -> Answer<Vec<RenewOutcome>> {
+        around!(self.renew(engine, writes))
+    }
+
+    async fn record_stale(&self, engine: EngineNo, callbacks: Vec<StaleCallback>) -> Answer<()> {
+        around!(self.record_stale(engine, callbacks))
+    }
+
+    async fn release(&self, engine: EngineNo, activations: Vec<(AttemptKey, u64)>) -> Answer<()> {
+        around!(self.release(engine, activations))
+    }
+
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         around!(self.end(engine, writes))
     }
@@ -108,6 +120,18 @@ impl<S: Store> Store for Seam<S> {
 
     async fn protocols(&self) -> Answer<Vec<String>> {
         self.0.protocols().await
+    }
+
+    async fn claimed(&self, claim_ids: Vec<String>) -> Answer<Vec<(String, Held)>> {
+        self.0.claimed(claim_ids).await
+    }
+
+    async fn find(&self, places: Vec<StepPlace>) -> Answer<Vec<Option<Held>>> {
+        self.0.find(places).await
+    }
+
+    async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
+        self.0.held_by(engine).await
     }
 
     async fn now(&self) -> Answer<Millis> {

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{Store, StoreError};
 use sprag_engine::worker::Handler;
+use sprag_kernel::decide::rows::LeaseId;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
@@ -82,11 +84,19 @@ pub(crate) fn is_cancelled(n: usize) -> bool {
 /// life has a protocol of its own, so that it must learn that of the life before to go on with its jobs.
 async fn script<S: Store>(store: S, life: &str) {
     let protocol_id = format!("script.v{life}");
-    let mut protocol =
-        Protocol::new(&protocol_id, "SCRIPT").step("first", "work").step("last", "work");
+    let mut protocol = Protocol::new(&protocol_id, "SCRIPT")
+        .step("first", "work")
+        .step("outside", "outside")
+        .step("last", "work");
     for step in &mut protocol.steps {
         step.retry.backoff = Some(vec![1]);
     }
+    // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
+    let outside = &mut protocol.steps[1];
+    outside.retry.ack_backoff = Some(vec![1]);
+    outside.retry.max_attempts = Some(1_000);
+    outside.timeouts.ack = Some(100);
+    outside.timeouts.lease = Some(100);
     let handler = Handler::new(|input: serde_json::Value, directive, _| async move {
         let is_flaky = input["n"].as_u64().unwrap_or_default() % 3 == 1;
         if is_flaky && directive.attempt_no == 1 {
@@ -104,7 +114,8 @@ async fn script<S: Store>(store: S, life: &str) {
     };
     // Fewer slots than jobs, so that some are entered at once and others claimed.
     let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol);
-    let engine = builder.service("work", 2, handler).start().await.unwrap();
+    let engine = Arc::new(builder.service("work", 2, handler).start().await.unwrap());
+    let worker = tokio::spawn(work_outside(engine.clone()));
     for n in 0..JOBS {
         let envelope = format!(
             r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
@@ -121,7 +132,37 @@ async fn script<S: Store>(store: S, life: &str) {
         }
     };
     tokio::time::timeout(LIMIT, all_closed).await.expect("every job ends");
+    worker.abort();
+    assert!(worker.await.unwrap_err().is_cancelled(), "it works until it is stopped");
+    // Nothing is given back in this script: at least the call is made.
+    let _ = engine.store().release(sprag_engine::ids::EngineNo(0), Vec::new()).await;
+    let engine = Arc::into_inner(engine).expect("the worker has let go");
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+/// A worker that pulls: it acknowledges, shows that it is alive, reports twice, and says something stale.
+async fn work_outside<S: Store>(engine: Arc<Engine<S>>) {
+    for n in 0.. {
+        let claim = Claim {
+            claim_id: format!("claim {n}"),
+            services: vec!["outside".to_owned()],
+            max: 3,
+            wait: Duration::from_millis(50),
+            ack: if n % 2 == 0 { AckMode::Explicit } else { AckMode::Auto },
+        };
+        for directive in engine.claim(claim).await.unwrap_or_default() {
+            let fence = directive.fence();
+            let stale = Fence { lease_id: LeaseId(1), ..fence.clone() };
+            // Each may come too late, when another attempt has the step.
+            let _ = engine.ack(fence.clone()).await;
+            let _ = engine.heartbeat(stale, None).await;
+            let _ = engine.heartbeat(fence.clone(), None).await;
+            for _ in 0..2 {
+                let done = Completion::succeeded(directive.attempt_no.into());
+                let _ = engine.result(fence.clone(), done).await;
+            }
+        }
+    }
 }
 
 async fn live<S: Store>(store: S, folder: &Path, role: &str) {

@@ -18,7 +18,7 @@ use crate::play::{BEGIN_MS, Play, facts, new_job};
 use crate::world::{Postgres, Rows, Sqlite, World};
 
 /// Every table with its columns; `#` marks bytes.
-pub const TABLES: [&str; 4] = [
+pub const TABLES: [&str; 5] = [
     "engine engine_no name joined_at beat_at low# dead",
     "job job_id# state version semaphore initial current_step steps attempts_total events created_at \
      updated_at completed_at tenant_id request_type protocol_id dedup_key idempotency_key \
@@ -27,7 +27,8 @@ pub const TABLES: [&str; 4] = [
     "attempt job_id# step_index branch turn attempt_no state version ledger guid ending content# \
      children closed_parked owner ready_at timer_at lease_id lease_expires_at outbox publish_attempts \
      sent_at acked_at losses created_at updated_at completed_at priority step_id step_type service \
-     error_code error_message output",
+     claim_id progress error_code error_message output output_ref",
+    "stale job_id# step_index branch turn callback code attempt_no lease_id times at",
     "event job_id# n at step_index branch turn attempt_no changes",
 ];
 
@@ -45,6 +46,7 @@ pub async fn rows<W: World>(world: &W, table: &str) -> Rows {
         "engine" => "t.engine_no",
         "job" => "t.job_id",
         "attempt" => "t.job_id, t.step_index, t.branch, t.turn, t.attempt_no",
+        "stale" => "t.job_id, t.step_index, t.branch, t.turn, t.callback, t.code",
         "event" => "t.job_id, t.n",
         other => panic!("{other} has no key"),
     };

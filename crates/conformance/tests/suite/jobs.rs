@@ -32,7 +32,10 @@ on_both_stores! {
     async fn j2_leg1_writes_fence_outbox_and_states_in_one_commit<W>(play: &Play<W>) {
         let job_id = play.create(1).await;
         let held = play.claim().await;
-        assert_eq!(play.write_directive(&held).await, DispatchOutcome::Done { version: 3 });
+        assert!(matches!(
+            play.write_directive(&held).await,
+            DispatchOutcome::Done { version: 3, .. }
+        ));
         let job = play.job(job_id).await;
         assert_eq!((job.row.state, job.row.attempts_total), (JobState::Dispatching, 1));
         assert_eq!(job.row.version, 2, "one commit, one version");

@@ -13,6 +13,7 @@ mod feed;
 mod jobs;
 mod ledgers;
 mod poison;
+mod pull;
 mod races;
 mod readers;
 mod requests;

@@ -185,7 +185,7 @@ impl<W: World> Play<W> {
     pub async fn dispatch(&self, held: &mut Held) {
         let write = self.dispatch_write(held).unwrap();
         match self.dispatch_as(self.engine, write).await.unwrap() {
-            DispatchOutcome::Done { version } => held.attempt.version = version,
+            DispatchOutcome::Done { version, .. } => held.attempt.version = version,
             outcome => panic!("{outcome:?}"),
         }
         held.job = self.job(held.key.job_id).await.row;
@@ -208,6 +208,7 @@ impl<W: World> Play<W> {
             lease_ms: self.policy.lease_ms,
             ack_timeout_ms: self.policy.ack_timeout_ms,
             hand_off: HandOff::Outbox,
+            claim_id: None,
             step_to: decided.step.to(),
             job_to: decided.job.map_or(held.job.state, |job| job.to()),
             ledger: decided.ledger,

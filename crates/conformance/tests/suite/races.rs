@@ -113,7 +113,7 @@ on_both_stores! {
             let (cancelled, dispatched) = tokio::join!(play.cancel(job_id), dispatch);
             assert_eq!(cancelled.unwrap(), JobState::Cancelling);
             match dispatched {
-                DispatchOutcome::Done { version } => {
+                DispatchOutcome::Done { version, .. } => {
                     held.attempt.version = version;
                     play.report(&mut held, Report::Succeeded).await;
                     play.finish(&held).await;

@@ -80,9 +80,17 @@ fn columns(schema: &str, table: &str) -> Vec<String> {
 #[test]
 fn both_schemas_have_the_same_tables_and_columns() {
     let (sqlite, postgres) = (crate::world::Sqlite::schema(), crate::world::Postgres::schema());
-    for table in
-        ["meta", "engine", "protocol", "job", "attempt", "event", "request", "request_event"]
-    {
+    for table in [
+        "meta",
+        "engine",
+        "protocol",
+        "job",
+        "attempt",
+        "stale",
+        "event",
+        "request",
+        "request_event",
+    ] {
         let mut there = columns(postgres, table);
         // Commit order is a number on SQLite; on Postgres the transaction's number stands before it.
         there.retain(|column| table != "event" || column != "xid");

@@ -1,10 +1,12 @@
 //! Intake: new jobs and claimed activations. An engine takes no more than it has free slots.
 
+use std::collections::HashMap;
+
 use sprag_kernel::decide::submit::create;
 use sprag_kernel::{Code, JobState, Refusal};
 
 use super::phase::Refused;
-use super::{Done, Heart, Origin, Reply};
+use super::{Claiming, Dispatching, Done, Heart, Origin, Reply};
 use crate::crash::crash_point;
 use crate::ids::AttemptKey;
 use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wish};
@@ -89,19 +91,24 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn claim(&mut self) {
-        if self.claiming || !self.may_claim || self.lone.holds_back() {
+        if self.claiming || !(self.may_claim || self.pulls.is_round_open()) {
             return;
         }
-        self.may_claim = false;
-        let mut wishes = Vec::new();
-        for (name, service) in &mut self.services {
-            let max = u32::try_from(service.free).unwrap_or(0).min(SLICE);
-            if max > 0 {
-                service.free -= max.cast_signed() as isize;
-                wishes.push(Wish { service: name.clone(), max, pick: Pick::Fresh });
+        let mut slots = HashMap::new();
+        if std::mem::take(&mut self.may_claim) {
+            self.pulls.begin_round();
+            // Workers outside are not held back: they do not die with this process.
+            if !self.lone.holds_back() {
+                slots = self.reserve_free();
             }
         }
-        wishes.extend(self.wish_for_a_suspect());
+        let wish =
+            |pick| move |(service, max): (String, u32)| Wish { service, max: max.min(SLICE), pick };
+        let mut wishes: Vec<Wish> = slots.clone().into_iter().map(wish(Pick::Fresh)).collect();
+        wishes.extend(self.pulls.wishes().into_iter().map(wish(Pick::Any)));
+        if !self.lone.holds_back() {
+            wishes.extend(self.wish_for_a_suspect());
+        }
         if wishes.is_empty() {
             return;
         }
@@ -109,26 +116,40 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let answer = store.claim(engine, wishes.clone()).await;
-            Done::Claimed(wishes, answer)
+            Done::Claimed(Claiming { wishes, slots }, answer)
         });
+    }
+
+    /// Takes all slots that are free, so that nobody else takes them while a claim is under way.
+    fn reserve_free(&mut self) -> HashMap<String, u32> {
+        let mut slots = HashMap::new();
+        for (name, service) in &mut self.services {
+            let max = u32::try_from(service.free).unwrap_or(0).min(SLICE);
+            if max > 0 {
+                service.free -= max.cast_signed() as isize;
+                slots.insert(name.clone(), max);
+            }
+        }
+        slots
     }
 
     pub(super) fn claimed(
         &mut self,
-        wishes: &[Wish],
+        Claiming { wishes, slots }: Claiming,
         answer: Answer<Vec<Held>>,
     ) -> Result<(), StoreError> {
         self.claiming = false;
-        for wish in wishes.iter().filter(|wish| wish.pick == Pick::Fresh) {
-            let service = self.services.get_mut(&wish.service).expect("only served ones are asked");
-            service.free += wish.max.cast_signed() as isize;
+        for (name, max) in slots {
+            let service = self.services.get_mut(&name).expect("only own slots are reserved");
+            service.free += max.cast_signed() as isize;
         }
         let held = self.heard(answer)?.unwrap_or_default();
-        let fresh = wishes.iter().filter(|wish| wish.pick == Pick::Fresh);
-        let asked: usize = fresh.map(|wish| wish.max as usize).sum();
+        let asks_for_a_suspect = wishes.iter().any(|wish| wish.pick == Pick::Lone);
+        let others = wishes.iter().filter(|wish| wish.pick != Pick::Lone);
+        let asked: usize = others.map(|wish| wish.max as usize).sum();
         self.may_claim |= asked > 0 && held.len() >= asked;
         for held in held {
-            if held.attempt.runs_alone() {
+            if asks_for_a_suspect && held.attempt.runs_alone() {
                 self.lone.push(held);
             } else {
                 self.admit(Origin::Claimed, held);
@@ -149,19 +170,39 @@ impl<S: Store> Heart<S> {
         Some(Wish { service, max: 1, pick: Pick::Lone })
     }
 
-    /// Goes on with a claimed activation, in a slot that was free when it was claimed.
+    /// Goes on with a claimed activation, in a slot or for a claim that was there when it was asked for.
     pub(super) fn take_up(&mut self, held: Held) {
         if held.job.state == JobState::Cancelling {
             self.cancel_activation(held.key);
             return;
         }
         if held.damage.is_some() {
-            self.fail_activation(held.key);
+            self.fail_activation(held.key, Code::MessagePoison);
+            return;
+        }
+        if held.exhausted {
+            self.fail_activation(held.key, Code::Leg1AttemptsExhausted);
             return;
         }
         let service = self.service_of(&held);
-        self.occupy(&service);
-        self.dispatch_later(held);
+        if self.reserve(&service) {
+            self.dispatch_later(held);
+        } else if let Some(no) = self.pulls.seat(&service) {
+            self.dispatches.push(Dispatching { held, write: None, pull: Some(no) });
+        } else if self.services.contains_key(&service) {
+            self.occupy(&service);
+            self.dispatch_later(held);
+        } else {
+            self.give_back(&held);
+        }
+    }
+
+    /// Nobody here waits for it any more: whoever does, claims it.
+    fn give_back(&mut self, held: &Held) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        let activation = (held.key, held.attempt.version);
+        self.calls
+            .spawn(async move { Done::Released(store.release(engine, vec![activation]).await) });
     }
 }
 
@@ -181,5 +222,6 @@ fn born(job: &NewJob) -> Held {
         facts: job.facts.clone(),
         inputs: Vec::new(),
         damage: None,
+        exhausted: false,
     }
 }

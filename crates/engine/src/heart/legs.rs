@@ -11,19 +11,20 @@ use tokio::time::timeout;
 
 use super::phase::Refused;
 use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running};
+use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
 use crate::ids::AttemptKey;
 use crate::plan;
 use crate::store::{
-    Answer, AttemptError, DispatchOutcome, EndOutcome, FinishOutcome, FinishWrite, Held, Store,
-    StoreError,
+    Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
+    HandOff, Held, Store, StoreError,
 };
 use crate::worker::Context;
 
 impl<S: Store> Heart<S> {
     pub(super) fn dispatch_later(&mut self, held: Held) {
-        self.dispatches.push(Dispatching { held, write: None });
+        self.dispatches.push(Dispatching { held, write: None, pull: None });
     }
 
     /// Plans and writes directives. A plan is kept until its outcome is known: the same write again is
@@ -31,13 +32,17 @@ impl<S: Store> Heart<S> {
     pub(super) fn dispatch(&mut self) {
         let Some(mut group) = self.dispatches.next_group() else { return };
         let mut writes = Vec::with_capacity(group.len());
-        for Dispatching { held, write } in &mut group {
+        for Dispatching { held, write, pull } in &mut group {
             self.next_lease += 1;
             let pinned = &self.protocols[&held.facts.protocol_id];
             let policy = &pinned.policies[held.key.step_index as usize];
             let planned = write.take().unwrap_or_else(|| {
-                plan::dispatch(held, LeaseId(self.next_lease), policy)
-                    .expect("an activation that was entered can be dispatched")
+                let claim = pull.and_then(|no| self.pulls.hand_off(no));
+                let (hand_off, claim_id) =
+                    claim.map_or((HandOff::InProcess, None), |(hand_off, id)| (hand_off, Some(id)));
+                let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
+                    .expect("an activation that was entered can be dispatched");
+                DispatchWrite { claim_id, ..write }
             });
             writes.push(planned.clone());
             *write = Some(planned);
@@ -59,14 +64,17 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.dispatch_failed(group, error),
         };
         self.dispatches.done();
-        for (Dispatching { mut held, .. }, outcome) in group.into_iter().zip(outcomes) {
-            if let DispatchOutcome::Done { version } = outcome {
+        for (Dispatching { mut held, pull, .. }, outcome) in group.into_iter().zip(outcomes) {
+            if let DispatchOutcome::Done { version, lease_expires_at } = outcome {
                 held.attempt.version = version;
-                self.start(held);
+                held.attempt.deadline = Some(lease_expires_at);
+                match pull {
+                    Some(no) => self.hand_out(no, &held),
+                    None => self.start(held),
+                }
                 continue;
             }
-            let service = self.service_of(&held);
-            self.release(&service);
+            self.vacate(&held, pull);
             if outcome == DispatchOutcome::Cancelling {
                 self.cancel_activation(held.key);
             }
@@ -90,12 +98,21 @@ impl<S: Store> Heart<S> {
             }
             StoreError::Poison(_) | StoreError::Refused(_) => {
                 if let Refused::Culprit(culprit) = self.dispatches.refused(group) {
-                    let service = self.service_of(&culprit.held);
-                    self.release(&service);
-                    self.fail_activation(culprit.held.key);
+                    self.vacate(&culprit.held, culprit.pull);
+                    self.fail_activation(culprit.held.key, Code::MessagePoison);
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// The directive does not come about: the slot, or the place in the claim, is free again.
+    fn vacate(&mut self, held: &Held, pull: Option<u64>) {
+        if let Some(no) = pull {
+            self.withhold(no);
+        } else {
+            let service = self.service_of(held);
+            self.release(&service);
         }
     }
 
@@ -103,8 +120,7 @@ impl<S: Store> Heart<S> {
         crash_point("heart.before_handler");
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
-        let lease_id = held.attempt.lease_id.expect("dispatched with a lease");
-        let directive = Directive::of(&held, lease_id, &pinned.protocol);
+        let directive = Directive::of(&held, &pinned.protocol, &self.config.workspace_root);
         let handler = self.services[&pinned.steps[index].service].handler.clone();
         let (stop, signal) = watch::channel(self.stopping.is_some());
         let (key, ops) = (held.key, self.ops.clone());
@@ -148,7 +164,7 @@ impl<S: Store> Heart<S> {
         error: Option<AttemptError>,
     ) {
         if let Ok(Some(write)) = plan::result(&held, report, output, error) {
-            self.ends.push(Ending { held, write, has_slot: true });
+            self.ends.push(Ending { held, write, has_slot: true, calling: None });
         } else {
             // The attempt was ended by its time limit; its slot is free now that the handler is back.
             let service = self.service_of(&held);
@@ -169,7 +185,7 @@ impl<S: Store> Heart<S> {
         if let Ok(Some(write)) = plan::result(&held, Report::Retryable, None, Some(error)) {
             // From here on a result of the handler finds the attempt over.
             running.held.attempt.ending = Some(write.ending);
-            self.ends.push(Ending { held, write, has_slot: false });
+            self.ends.push(Ending { held, write, has_slot: false, calling: None });
         }
     }
 
@@ -193,16 +209,26 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.end_failed(group, error),
         };
         self.ends.done();
-        for (Ending { mut held, write, has_slot }, outcome) in group.into_iter().zip(outcomes) {
+        for (Ending { mut held, write, has_slot, calling }, outcome) in
+            group.into_iter().zip(outcomes)
+        {
             if has_slot {
                 let service = self.service_of(&held);
                 self.release(&service);
             }
-            if let EndOutcome::Entered { version } = outcome {
-                held.attempt.version = version;
-                held.attempt.ledger = write.ledger;
-                held.attempt.ending = Some(write.ending);
-                self.finish_later(held, write.output);
+            match (outcome, calling) {
+                (EndOutcome::Entered { version }, calling) => {
+                    held.attempt.version = version;
+                    held.attempt.ledger = write.ledger;
+                    held.attempt.ending = Some(write.ending);
+                    self.finish_later(held, write.output);
+                    if let Some(calling) = calling {
+                        crash_point("heart.before_callback_reply");
+                        calling.answer(Ok(Heard::Done));
+                    }
+                }
+                (EndOutcome::Stale, Some(calling)) => self.call_again(calling),
+                (EndOutcome::Stale, None) => {}
             }
         }
         Ok(())
@@ -229,7 +255,11 @@ impl<S: Store> Heart<S> {
 
     /// What a handler returned cannot be stored: the attempt ends for good, without it.
     fn end_poisoned(&mut self, ending: Ending, error: &StoreError) {
-        let Ending { held, write, has_slot } = ending;
+        let Ending { held, write, has_slot, calling } = ending;
+        if let Some(calling) = calling {
+            let refusal = Refusal::new(Code::MessagePoison).with("reason", error.to_string());
+            calling.answer(Err(refusal));
+        }
         let code = Code::MessagePoison.name();
         if write.error.as_ref().is_some_and(|error| error.code == code) {
             tracing::error!(code, job_id = %held.key.job_id, %error, "an ending cannot be stored");
@@ -237,7 +267,7 @@ impl<S: Store> Heart<S> {
         }
         let error = AttemptError { code: code.to_owned(), message: error.to_string() };
         if let Ok(Some(write)) = plan::result(&held, Report::NonRetryable, None, Some(error)) {
-            self.ends.push(Ending { held, write, has_slot });
+            self.ends.push(Ending { held, write, has_slot, calling: None });
         }
     }
 

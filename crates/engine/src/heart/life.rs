@@ -1,12 +1,12 @@
 //! Life: signs of it, timers, cancelled activations, and the work of the dead.
 
-use sprag_kernel::{Code, StepState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
+use sprag_kernel::{Code, Refusal, StepState};
 
 use super::phase::SLICE;
 use super::{Done, Ending, Heart, Origin};
@@ -71,6 +71,8 @@ impl<S: Store> Heart<S> {
             Origin::Claimed => self.take_up(held),
             Origin::Due(now) => self.time_has_come(held, now),
             Origin::Orphan => self.adopt(held),
+            Origin::Replayed(no) => self.hand_out(no, &held),
+            Origin::Called(calling) => self.called(*calling, held),
         }
     }
 
@@ -98,11 +100,24 @@ impl<S: Store> Heart<S> {
                 protocol_id,
                 "cannot go on with its jobs"
             );
+            for (origin, _) in waiting {
+                self.disappoint(origin);
+            }
             return;
         };
         self.protocols.insert(protocol_id.to_owned(), Arc::new(Pinned::new(protocol)));
         for (origin, held) in waiting {
             self.admit(origin, held);
+        }
+    }
+
+    /// Whoever waits for an attempt that cannot be gone on with hears so.
+    fn disappoint(&mut self, origin: Origin) {
+        match origin {
+            Origin::Claimed | Origin::Due(_) | Origin::Orphan => {}
+            Origin::Replayed(no) => self.withhold(no),
+            Origin::Called(calling) => calling.answer(Err(Refusal::new(Code::StoreUnavailable)
+                .with("reason", "the protocol of the job cannot be read"))),
         }
     }
 
@@ -132,7 +147,7 @@ impl<S: Store> Heart<S> {
             let message = "the deadline of the attempt has passed".to_owned();
             let error = AttemptError { code: code.to_owned(), message };
             let write = plan::end(&held, entered, None, Some(error));
-            self.ends.push(Ending { held, write, has_slot: false });
+            self.ends.push(Ending { held, write, has_slot: false, calling: None });
         }
     }
 
@@ -160,7 +175,7 @@ impl<S: Store> Heart<S> {
             message: "the engine that ran this attempt has died".to_owned(),
         };
         if let Ok(write) = plan::ended_by(&held, EndingKind::OwnerLost, error) {
-            self.ends.push(Ending { held, write, has_slot: false });
+            self.ends.push(Ending { held, write, has_slot: false, calling: None });
         }
     }
 
@@ -185,11 +200,12 @@ impl<S: Store> Heart<S> {
     }
 
     /// An activation whose directive the store refuses: Leg1 fails and its message ends the step.
-    pub(super) fn fail_activation(&mut self, key: AttemptKey) {
+    pub(super) fn fail_activation(&mut self, key: AttemptKey, code: Code) {
         self.next_lease += 1;
         let (store, engine, lease) = (self.store.clone(), self.engine, LeaseId(self.next_lease));
         self.calls.spawn(async move {
-            let decide = Box::new(move |held: &Held, now| plan::fail_in_leg1(held, lease, now));
+            let decide =
+                Box::new(move |held: &Held, now| plan::fail_in_leg1(held, lease, now, code));
             let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
             Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });

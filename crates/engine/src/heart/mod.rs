@@ -9,11 +9,13 @@
 //! guards make a repeat harmless. If the store refused a row the next group is half as large, until the
 //! culprit stands alone; that one ends, the others go on.
 
+mod callbacks;
 mod intake;
 mod legs;
 mod life;
 mod lone;
 mod phase;
+mod pull;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,15 +28,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::callback::Claim;
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
 use crate::ids::{AttemptKey, EngineNo};
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
-    Store, StoreError, Submitted, Wish,
+    RenewOutcome, Store, StoreError, Submitted, Wish,
 };
 use crate::worker::Handler;
+use callbacks::{Refusing, Renewing};
 use phase::Phase;
+use pull::Pulls;
+
+pub(crate) use callbacks::Calling;
+pub(crate) use pull::ClaimReply;
 
 /// How long the heart waits before it asks a store again that was away.
 const AWAY: Duration = Duration::from_millis(200);
@@ -47,6 +55,10 @@ pub(crate) enum Op {
     Returned { key: AttemptKey, result: Result<Value, Failure> },
     /// A handler's time is over.
     TimedOut { key: AttemptKey },
+    /// A worker outside asks for work.
+    Claim { claim: Claim, reply: ClaimReply },
+    /// A worker outside has something to say.
+    Callback(Calling),
     /// A message was entered by a decision elsewhere; this engine owns it.
     Entered { held: Box<Held> },
     /// A protocol that was registered after the start.
@@ -89,6 +101,8 @@ impl Running {
 struct Dispatching {
     held: Held,
     write: Option<DispatchWrite>,
+    /// The claim that it goes to; else to a slot of this engine.
+    pull: Option<u64>,
 }
 
 /// A message on its way into Leg2.
@@ -97,6 +111,8 @@ struct Ending {
     write: EndWrite,
     /// Whether the attempt holds a slot of this engine until the message is stored.
     has_slot: bool,
+    /// The callback that said so, and waits for its answer.
+    calling: Option<Calling>,
 }
 
 /// A message on its way through Steps 1 to 3.
@@ -107,8 +123,13 @@ struct Finishing {
     repeats: bool,
 }
 
+/// What a claim asks the store for, and the slots that it has reserved for that.
+struct Claiming {
+    wishes: Vec<Wish>,
+    slots: HashMap<String, u32>,
+}
+
 /// Why an attempt came from the store.
-#[derive(Clone, Copy)]
 enum Origin {
     /// This engine claimed its activation.
     Claimed,
@@ -116,13 +137,22 @@ enum Origin {
     Due(Millis),
     /// A dead engine held it.
     Orphan,
+    /// It was handed out under this claim before.
+    Replayed(u64),
+    /// A worker says something about it.
+    Called(Box<Calling>),
 }
 
 /// A call that has ended, with what it was about.
 enum Done {
     Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
-    Claimed(Vec<Wish>, Answer<Vec<Held>>),
+    Claimed(Claiming, Answer<Vec<Held>>),
     Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
+    LookedUp(Vec<u64>, Answer<Vec<(String, Held)>>),
+    Found(Vec<Calling>, Answer<Vec<Option<Held>>>),
+    Renewed(Vec<Renewing>, Answer<Vec<RenewOutcome>>),
+    Recorded(Vec<Refusing>, Answer<()>),
+    Released(Answer<()>),
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
     Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
     Beaten(Answer<()>),
@@ -146,6 +176,10 @@ pub(crate) struct Heart<S: Store> {
     dispatches: Phase<Dispatching>,
     ends: Phase<Ending>,
     finishes: Phase<Finishing>,
+    pulls: Pulls,
+    finds: Phase<Calling>,
+    renews: Phase<Renewing>,
+    refusals: Phase<Refusing>,
     claiming: bool,
     /// Whether the store may have activations that this engine could claim.
     may_claim: bool,
@@ -194,6 +228,10 @@ impl<S: Store> Heart<S> {
             dispatches: Phase::new(),
             ends: Phase::new(),
             finishes: Phase::new(),
+            pulls: Pulls::new(),
+            finds: Phase::new(),
+            renews: Phase::new(),
+            refusals: Phase::new(),
             claiming: false,
             may_claim: true,
             away_until: None,
@@ -236,6 +274,8 @@ impl<S: Store> Heart<S> {
                     .map_or(Ok(()), |refusal| Err(StoreError::Refused(refusal)));
             }
             let (away, deadline) = (self.away_until, self.stopping);
+            let may_expire = !self.claiming && deadline.is_none();
+            let claim_ends = self.pulls.next_deadline(away.is_some()).filter(|_| may_expire);
             tokio::select! {
                 biased;
                 Some(done) = self.calls.join_next() => {
@@ -247,6 +287,7 @@ impl<S: Store> Heart<S> {
                 }
                 () = until(away), if away.is_some() => self.away_until = None,
                 () = until(deadline), if deadline.is_some() => {}
+                () = until(claim_ends), if claim_ends.is_some() => self.expire_claims(),
                 _ = beat.tick() => self.beat(),
                 _ = poll.tick() => self.look(),
             }
@@ -258,6 +299,9 @@ impl<S: Store> Heart<S> {
         let idle = self.running.is_empty()
             && self.ends.is_empty()
             && self.finishes.is_empty()
+            && self.finds.is_empty()
+            && self.renews.is_empty()
+            && self.refusals.is_empty()
             && self.strangers.is_empty()
             && self.calls.is_empty();
         idle || Instant::now() >= deadline
@@ -268,6 +312,8 @@ impl<S: Store> Heart<S> {
             Op::Submit { job, reply } => self.submits.push((job, reply)),
             Op::Returned { key, result } => self.returned(&key, result),
             Op::TimedOut { key } => self.timed_out(&key),
+            Op::Claim { claim, reply } => self.pull(claim, reply),
+            Op::Callback(calling) => self.finds.push(calling),
             Op::Entered { held } => self.finish_later(*held, None),
             Op::Learn { pinned } => {
                 self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
@@ -281,6 +327,7 @@ impl<S: Store> Heart<S> {
     fn stop(&mut self, deadline: Duration) {
         let deadline = Instant::now() + deadline;
         self.stopping = Some(self.stopping.map_or(deadline, |earlier| earlier.min(deadline)));
+        self.dismiss_claims();
         self.running.values().for_each(Running::stop);
     }
 
@@ -292,11 +339,15 @@ impl<S: Store> Heart<S> {
         if self.stopping.is_none() {
             self.attend_suspects();
         }
+        self.find();
+        self.renew();
+        self.record_refusals();
         self.end();
         self.finish();
         if self.stopping.is_none() {
             self.dispatch();
             self.submit();
+            self.look_up_claims();
             self.claim();
         }
     }
@@ -304,8 +355,13 @@ impl<S: Store> Heart<S> {
     fn take(&mut self, done: Done) -> Result<(), StoreError> {
         match done {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
-            Done::Claimed(wishes, answer) => self.claimed(&wishes, answer),
+            Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
             Done::Dispatched(held, answer) => self.dispatched(held, answer),
+            Done::LookedUp(group, answer) => self.looked_up(group, answer),
+            Done::Found(group, answer) => self.found(group, answer),
+            Done::Renewed(group, answer) => self.renewed(group, answer),
+            Done::Recorded(group, answer) => self.recorded(group, answer),
+            Done::Released(answer) => self.heard(answer).map(|_| ()),
             Done::Ended(ends, answer) => self.ended(ends, answer),
             Done::Finished(finishes, answer) => self.finished(finishes, answer),
             Done::Beaten(answer) => self.beaten(answer),

@@ -8,7 +8,8 @@ WITH alive AS MATERIALIZED (
     SELECT alive.now, w.wish, a.*
     FROM alive, unnest($3::text[], $4::bigint[], $6::smallint[]) WITH ORDINALITY
             AS w (service, most, pick, wish),
-        LATERAL (SELECT job_id, step_index, branch, turn, attempt_no, ready_at FROM sprag.attempt
+        LATERAL (SELECT job_id, step_index, branch, turn, attempt_no, ready_at,
+                ledger / 1000000000000 >= 999 AS exhausted FROM sprag.attempt
             WHERE service = w.service AND ready_at IS NOT NULL AND (w.pick = 0
                 OR (losses + ledger / 1000000000000 >= $5::bigint) = (w.pick = 2))
             ORDER BY ready_at, job_id
@@ -19,4 +20,4 @@ UPDATE sprag.attempt a SET ready_at = NULL, owner = $1, version = a.version + 1,
 FROM picked p JOIN sprag.job j ON j.job_id = p.job_id
 WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
     AND a.turn = p.turn AND a.attempt_no = p.attempt_no AND p.wish > 0
-RETURNING {held}, p.wish, p.ready_at
+RETURNING {held}, p.wish, p.ready_at, p.exhausted

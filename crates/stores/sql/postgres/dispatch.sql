@@ -10,20 +10,20 @@ WITH alive AS MATERIALIZED (
         sent_at = CASE WHEN i.outbox = 1 THEN i.now END, acked_at = CASE WHEN i.acked THEN i.now END,
         timer_at = CASE i.timer WHEN 1 THEN i.now + i.lease_ms WHEN 2 THEN i.now + i.ack_ms
             WHEN 3 THEN i.now END,
-        owner = CASE WHEN i.timer = 0 THEN $1 END, version = a.version + 1, updated_at = i.now
+        owner = CASE WHEN i.timer = 0 THEN $1 END, claim_id = i.claim_id, version = a.version + 1, updated_at = i.now
     FROM (SELECT alive.now, u.*, j.state AS job_state
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::smallint[], $13::boolean[],
-            $14::smallint[], $15::smallint[], $16::smallint[], $17::bigint[], $18::text[])
+            $14::smallint[], $15::smallint[], $16::smallint[], $17::bigint[], $18::text[], $20::text[])
             WITH ORDINALITY AS u (job_id, step_index, branch, turn, attempt_no, version, lease_id,
-            lease_ms, ack_ms, outbox, acked, timer, step_to, job_to, ledger, changes, n)
+            lease_ms, ack_ms, outbox, acked, timer, step_to, job_to, ledger, changes, claim_id, n)
             JOIN sprag.job j ON j.job_id = u.job_id
         WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
     WHERE i.job_state <> $19::smallint AND a.job_id = i.job_id AND a.step_index = i.step_index
         AND a.branch = i.branch AND a.turn = i.turn AND a.attempt_no = i.attempt_no
         AND a.version = i.version AND a.ledger / 100000000000 % 10 = 0 AND a.ledger >= 1000000000000
     RETURNING i.n, i.now, i.job_to, i.changes, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.version
+        a.version, a.lease_expires_at
 ), moved AS (
     UPDATE sprag.job j SET state = e.job_to, version = j.version + 1, events = j.events + 1,
         attempts_total = j.attempts_total + 1, updated_at = e.now
@@ -34,5 +34,5 @@ WITH alive AS MATERIALIZED (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT job_id, events, now, step_index, branch, turn, attempt_no, changes FROM moved
 )
-SELECT n, version FROM entered
+SELECT n, version, lease_expires_at FROM entered
 WHERE (SELECT sprag.expect((SELECT count(*) FROM moved) = (SELECT count(*) FROM entered)))

@@ -5,12 +5,12 @@ WITH alive AS MATERIALIZED (
 )
 UPDATE sprag.attempt a SET ending = i.ending, guid = i.guid, content = i.content, ledger = i.ledger,
     owner = $1, output = i.output, error_code = i.error_code, error_message = i.error_message,
-    timer_at = NULL, version = a.version + 1, updated_at = i.now
+    output_ref = i.output_ref, timer_at = NULL, version = a.version + 1, updated_at = i.now
 FROM (SELECT alive.now, u.* FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[],
         $7::integer[], $8::bigint[], $9::bigint[], $10::smallint[], $11::bigint[], $12::bytea[],
-        $13::bigint[], $14::text[], $15::text[], $16::text[])
+        $13::bigint[], $14::text[], $15::text[], $16::text[], $17::text[])
         WITH ORDINALITY AS u (job_id, step_index, branch, turn, attempt_no, version, lease_id, ending,
-        guid, content, ledger, output, error_code, error_message, n)
+        guid, content, ledger, output, error_code, error_message, output_ref, n)
     WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
 WHERE a.job_id = i.job_id AND a.step_index = i.step_index AND a.branch = i.branch AND a.turn = i.turn
     AND a.attempt_no = i.attempt_no AND a.version = i.version

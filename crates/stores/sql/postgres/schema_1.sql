@@ -95,9 +95,12 @@ CREATE TABLE sprag.attempt (
     step_id text NOT NULL,
     step_type text NOT NULL,
     service text NOT NULL,
+    claim_id text,
+    progress text,
     error_code text,
     error_message text,
     output text,
+    output_ref text,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITH (fillfactor = 50);
 
@@ -105,6 +108,24 @@ CREATE TABLE sprag.attempt (
 -- changes, and the fast path touches neither column, so that its updates stay on their page.
 CREATE INDEX attempt_ready ON sprag.attempt (service, ready_at, job_id) WHERE ready_at IS NOT NULL;
 CREATE INDEX attempt_timer ON sprag.attempt (timer_at, job_id) WHERE timer_at IS NOT NULL;
+-- What was handed out under a claim and not yet reported, so that the claim can be answered again.
+CREATE INDEX attempt_claim ON sprag.attempt (claim_id)
+WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
+
+-- Callbacks that changed nothing: the last of each kind at a step, and how many there were.
+CREATE TABLE sprag.stale (
+    job_id uuid NOT NULL,
+    branch bigint NOT NULL,
+    lease_id bigint NOT NULL,
+    times bigint NOT NULL,
+    at bigint NOT NULL,
+    step_index integer NOT NULL,
+    turn integer NOT NULL,
+    attempt_no integer NOT NULL,
+    callback text NOT NULL,
+    code text NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
+) WITH (fillfactor = 50);
 
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. A reader of the whole feed goes by (xid, pos) and stops below

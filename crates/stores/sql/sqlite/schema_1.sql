@@ -91,9 +91,12 @@ CREATE TABLE attempt (
     step_id TEXT NOT NULL,
     step_type TEXT NOT NULL,
     service TEXT NOT NULL,
+    claim_id TEXT,
+    progress TEXT,
     error_code TEXT,
     error_message TEXT,
     output TEXT,
+    output_ref TEXT,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITHOUT ROWID;
 
@@ -101,6 +104,23 @@ CREATE TABLE attempt (
 -- changes.
 CREATE INDEX attempt_ready ON attempt (service, ready_at) WHERE ready_at IS NOT NULL;
 CREATE INDEX attempt_timer ON attempt (timer_at) WHERE timer_at IS NOT NULL;
+-- What was handed out under a claim and not yet reported, so that the claim can be answered again.
+CREATE INDEX attempt_claim ON attempt (claim_id) WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
+
+-- Callbacks that changed nothing: the last of each kind at a step, and how many there were.
+CREATE TABLE stale (
+    job_id BLOB NOT NULL,
+    step_index INTEGER NOT NULL,
+    branch INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    callback TEXT NOT NULL,
+    code TEXT NOT NULL,
+    attempt_no INTEGER NOT NULL,
+    lease_id INTEGER NOT NULL,
+    times INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
+) WITHOUT ROWID;
 
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. Positions are in commit order.

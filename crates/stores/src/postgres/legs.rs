@@ -31,7 +31,11 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
         let urgency: (i64, i64) = (row.get(HELD_WIDTH), row.get(HELD_WIDTH + 1));
         (urgency, row.get::<_, Uuid>(0), row.get::<_, i32>(1))
     });
-    held(pools, &rows).await
+    let mut claimed = held(pools, &rows).await?;
+    for (held, row) in claimed.iter_mut().zip(&rows) {
+        held.exhausted = get(row, HELD_WIDTH + 2)?;
+    }
+    Ok(claimed)
 }
 
 pub(super) async fn dispatch(
@@ -92,12 +96,14 @@ async fn dispatch_slice(
                 &column(slice, |write| write.ledger.get().cast_signed()),
                 &column(slice, |write| write.changes.as_str()),
                 &code(JobState::Cancelling),
+                &column(slice, |write| write.claim_id.as_deref()),
             ],
         )
         .await?;
     for row in &rows {
         let (place, _) = slice[ordinal(get(row, 0)?)];
-        outcomes[place] = DispatchOutcome::Done { version: unsigned_long(row, 1)? };
+        let (version, lease_expires_at) = (unsigned_long(row, 1)?, unsigned_long(row, 2)?);
+        outcomes[place] = DispatchOutcome::Done { version, lease_expires_at };
     }
     Ok(!rows.is_empty())
 }
@@ -159,6 +165,7 @@ pub(super) async fn attempts_now<'a>(
             lease_id: get::<Option<i64>>(row, 6)?.map(|lease| LeaseId(lease.cast_unsigned())),
             guid: get::<Option<i64>>(row, 7)?.map(i64::cast_unsigned),
             content: content.and_then(|content| content.try_into().ok()),
+            lease_expires_at: get::<Option<i64>>(row, 9)?.map(i64::cast_unsigned),
         };
         found.insert(key(row)?, now);
     }
@@ -214,6 +221,7 @@ pub(super) async fn end(
                 &column(&slice, |write| write.output.as_deref()),
                 &column(&slice, |write| write.error.as_ref().map(|error| error.code.as_str())),
                 &column(&slice, |write| write.error.as_ref().map(|error| error.message.as_str())),
+                &column(&slice, |write| write.output_ref.as_deref()),
             ],
         )
         .await?;

@@ -24,12 +24,13 @@ mod rows;
 mod slice;
 mod submit;
 mod tls;
+mod worker;
 
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Store, Submitted, Wish,
+    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -129,6 +130,30 @@ impl Store for PostgresStore {
         writes: Vec<DispatchWrite>,
     ) -> Answer<Vec<DispatchOutcome>> {
         legs::dispatch(&self.pools, engine, &writes).await
+    }
+
+    async fn claimed(&self, claim_ids: Vec<String>) -> Answer<Vec<(String, Held)>> {
+        worker::claimed(&self.pools, &claim_ids).await
+    }
+
+    async fn find(&self, places: Vec<StepPlace>) -> Answer<Vec<Option<Held>>> {
+        worker::find(&self.pools, &places).await
+    }
+
+    async fn renew(&self, engine: EngineNo, writes: Vec<RenewWrite>) -> Answer<Vec<RenewOutcome>> {
+        worker::renew(&self.pools, engine, &writes).await
+    }
+
+    async fn record_stale(&self, engine: EngineNo, callbacks: Vec<StaleCallback>) -> Answer<()> {
+        worker::record_stale(&self.pools, engine, &callbacks).await
+    }
+
+    async fn release(&self, engine: EngineNo, activations: Vec<(AttemptKey, u64)>) -> Answer<()> {
+        worker::release(&self.pools, engine, &activations).await
+    }
+
+    async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
+        worker::held_by(&self.pools, engine).await
     }
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {

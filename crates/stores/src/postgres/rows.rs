@@ -86,6 +86,7 @@ pub(super) fn held_row(row: &Row) -> Answer<Held> {
         facts: Arc::new(facts),
         inputs: Vec::new(),
         damage,
+        exhausted: false,
     })
 }
 

@@ -64,7 +64,9 @@ fn set_aside(tx: &Tx<'_>, engine: EngineNo, key: &AttemptKey) -> Answer<usize> {
 
 /// Leg1 entry of a claimed activation. At the ceiling it is claimed without an entry; the engine ends it.
 fn enter(tx: &Tx<'_>, engine: EngineNo, held: &mut Held) -> Answer<()> {
-    let ledger = held.attempt.ledger.enter_leg1().unwrap_or(held.attempt.ledger);
+    let entered = held.attempt.ledger.enter_leg1();
+    held.exhausted = entered.is_err();
+    let ledger = entered.unwrap_or(held.attempt.ledger);
     let key = &held.key;
     tx.execute(
         include_str!("../../sql/sqlite/enter_leg1.sql"),
@@ -135,6 +137,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
             timer,
             owner,
             tx.now,
+            write.claim_id,
         ],
     )?;
     if written == 0 {
@@ -149,12 +152,13 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     )?;
     crash_point("dispatch.after_job");
     event(tx, key, &write.changes)?;
-    Ok(DispatchOutcome::Done { version: write.version + 1 })
+    let lease_expires_at = lease_end.cast_unsigned();
+    Ok(DispatchOutcome::Done { version: write.version + 1, lease_expires_at })
 }
 
 fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
     tx.find(
-        "SELECT version, lease_id, guid, content FROM attempt WHERE job_id = ?1
+        "SELECT version, lease_id, guid, content, lease_expires_at FROM attempt WHERE job_id = ?1
              AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5",
         place(key),
         |row| {
@@ -163,12 +167,13 @@ fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
                 lease_id: row.get::<_, Option<u64>>(1)?.map(LeaseId),
                 guid: row.get(2)?,
                 content: row.get(3)?,
+                lease_expires_at: row.get(4)?,
             })
         },
     )
 }
 
-fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
+pub(super) fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
     let code: Option<u8> =
         tx.find("SELECT state FROM job WHERE job_id = ?1", [key.job_id.as_bytes()], |row| {
             row.get(0)
@@ -223,6 +228,7 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
             code,
             message,
             tx.now,
+            write.output_ref,
         ],
     )?;
     crash_point("end.after_attempt");

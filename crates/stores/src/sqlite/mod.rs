@@ -17,16 +17,17 @@ mod readers;
 mod requests;
 mod rows;
 mod submit;
+mod worker;
 mod writer;
 
 use std::fs::File;
 use std::path::Path;
 
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Store, Submitted, Wish,
+    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -163,6 +164,30 @@ impl Store for SqliteStore {
         writes: Vec<DispatchWrite>,
     ) -> Answer<Vec<DispatchOutcome>> {
         self.writer.run(move |tx| legs::dispatch(tx, engine, &writes)).await
+    }
+
+    async fn claimed(&self, claim_ids: Vec<String>) -> Answer<Vec<(String, Held)>> {
+        self.writer.run(move |tx| worker::claimed(tx, &claim_ids)).await
+    }
+
+    async fn find(&self, places: Vec<StepPlace>) -> Answer<Vec<Option<Held>>> {
+        self.writer.run(move |tx| worker::find(tx, &places)).await
+    }
+
+    async fn renew(&self, engine: EngineNo, writes: Vec<RenewWrite>) -> Answer<Vec<RenewOutcome>> {
+        self.writer.run(move |tx| worker::renew(tx, engine, &writes)).await
+    }
+
+    async fn record_stale(&self, engine: EngineNo, callbacks: Vec<StaleCallback>) -> Answer<()> {
+        self.writer.run(move |tx| worker::record_stale(tx, engine, &callbacks)).await
+    }
+
+    async fn release(&self, engine: EngineNo, activations: Vec<(AttemptKey, u64)>) -> Answer<()> {
+        self.writer.run(move |tx| worker::release(tx, engine, &activations)).await
+    }
+
+    async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
+        self.writer.run(move |tx| worker::held_by(tx, engine)).await
     }
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {

@@ -49,6 +49,7 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
         facts: Arc::new(facts),
         inputs,
         damage,
+        exhausted: false,
     })
 }
 

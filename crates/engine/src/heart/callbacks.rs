@@ -1,0 +1,231 @@
+//! Callbacks: what workers outside say about the attempts they hold, in groups.
+//!
+//! A callback is read against the newest rows, decided by the kernel, and written under a guard; so no lock is
+//! held in between. Whoever finds the row moved on reads and decides again. A RESULT goes the way of every
+//! message that ends an attempt. What is refused as stale or early is recorded before it is answered.
+
+use sprag_kernel::decide::rows::Fence as KernelFence;
+use sprag_kernel::{Code, Refusal};
+use tokio::sync::oneshot;
+
+use super::phase::Refused;
+use super::{Done, Ending, Heart, Origin};
+use crate::callback::{Alive, Callback, Fence, Heard};
+use crate::ids::AttemptKey;
+use crate::plan::worker;
+use crate::store::{
+    Answer, Held, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError,
+};
+
+/// How often a callback is decided anew because its row has moved on. Each time somebody else was heard.
+const MAX_TRIES: u32 = 8;
+
+/// A callback that waits for its answer.
+pub(crate) struct Calling {
+    pub(crate) fence: Fence,
+    pub(crate) callback: Callback,
+    pub(crate) reply: oneshot::Sender<Result<Heard, Refusal>>,
+    pub(crate) tries: u32,
+}
+
+impl Calling {
+    /// Whoever asked may have gone away; what was said counts all the same.
+    pub(super) fn answer(self, answer: Result<Heard, Refusal>) {
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// A callback that moves an attempt along.
+pub(super) struct Renewing {
+    calling: Calling,
+    write: RenewWrite,
+    cancel: bool,
+}
+
+/// A callback that changes nothing, and what it is answered.
+pub(super) struct Refusing {
+    calling: Calling,
+    record: StaleCallback,
+    refusal: Refusal,
+}
+
+impl<S: Store> Heart<S> {
+    pub(super) fn find(&mut self) {
+        let Some(group) = self.finds.next_group() else { return };
+        let places = group.iter().map(|calling| StepPlace::from(&calling.fence)).collect();
+        let store = self.store.clone();
+        self.calls.spawn(async move {
+            let answer = store.find(places).await;
+            Done::Found(group, answer)
+        });
+    }
+
+    pub(super) fn found(
+        &mut self,
+        group: Vec<Calling>,
+        answer: Answer<Vec<Option<Held>>>,
+    ) -> Result<(), StoreError> {
+        let Some(found) = self.heard(answer)? else {
+            self.finds.again(group);
+            return Ok(());
+        };
+        self.finds.done();
+        for (calling, held) in group.into_iter().zip(found) {
+            let is_own = |held: &Held| {
+                calling.fence.tenant_id.as_ref().is_none_or(|own| *own == held.facts.tenant_id)
+            };
+            if let Some(held) = held.filter(is_own) {
+                self.admit(Origin::Called(Box::new(calling)), held);
+            } else {
+                let unknown = Refusal::new(Code::StepUnknown)
+                    .with("job_id", calling.fence.job_id.to_string())
+                    .with("step_id", calling.fence.step_id.clone());
+                calling.answer(Err(unknown));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides a callback on the rows that were just read.
+    pub(super) fn called(&mut self, calling: Calling, held: Held) {
+        let pinned = self.pinned(&held);
+        let policy = &pinned.policies[held.key.step_index as usize];
+        let Fence { attempt_no, lease_id, .. } = calling.fence;
+        let fence = KernelFence { attempt_no, lease_id };
+        match &calling.callback {
+            Callback::Ack => match worker::ack(&held, fence, policy) {
+                Ok(None) => calling.answer(Ok(Heard::Done)),
+                Ok(Some(write)) => self.renews.push(Renewing { calling, write, cancel: false }),
+                Err(refusal) => self.refuse(calling, held.key, refusal),
+            },
+            Callback::Heartbeat(progress) => match worker::heartbeat(&held, fence, policy) {
+                Ok((write, cancel)) => {
+                    let progress = progress.as_ref().map(ToString::to_string);
+                    let write = RenewWrite { progress, ..write };
+                    self.renews.push(Renewing { calling, write, cancel });
+                }
+                Err(refusal) => self.refuse(calling, held.key, refusal),
+            },
+            Callback::Result(completion) => match worker::result(&held, fence, completion) {
+                Ok(None) => calling.answer(Ok(Heard::Done)),
+                Ok(Some(write)) => {
+                    let calling = Some(calling);
+                    self.ends.push(Ending { held, write, has_slot: false, calling });
+                }
+                Err(refusal) => self.refuse(calling, held.key, refusal),
+            },
+        }
+    }
+
+    /// The row has moved on since it was read: reads and decides again.
+    pub(super) fn call_again(&mut self, mut calling: Calling) {
+        calling.tries += 1;
+        if calling.tries < MAX_TRIES {
+            self.finds.push(calling);
+        } else {
+            let reason = "the attempt keeps moving";
+            calling.answer(Err(Refusal::new(Code::StoreUnavailable).with("reason", reason)));
+        }
+    }
+
+    fn refuse(&mut self, calling: Calling, step: AttemptKey, refusal: Refusal) {
+        match refusal.code() {
+            code @ (Code::StaleFence | Code::NotYet) => {
+                let record = StaleCallback {
+                    key: AttemptKey { attempt_no: calling.fence.attempt_no, ..step },
+                    lease_id: calling.fence.lease_id,
+                    callback: calling.callback.name(),
+                    code,
+                };
+                self.refusals.push(Refusing { calling, record, refusal });
+            }
+            _ => calling.answer(Err(refusal)),
+        }
+    }
+
+    pub(super) fn renew(&mut self) {
+        let Some(group) = self.renews.next_group() else { return };
+        let writes = group.iter().map(|renewing| renewing.write.clone()).collect();
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.renew(engine, writes).await;
+            Done::Renewed(group, answer)
+        });
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        group: Vec<Renewing>,
+        answer: Answer<Vec<RenewOutcome>>,
+    ) -> Result<(), StoreError> {
+        let outcomes = match answer {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.renew_failed(group, error),
+        };
+        self.renews.done();
+        for (Renewing { calling, cancel, .. }, outcome) in group.into_iter().zip(outcomes) {
+            match (outcome, &calling.callback) {
+                (RenewOutcome::Gone, _) => self.call_again(calling),
+                (RenewOutcome::Done { deadline, .. }, Callback::Heartbeat(_)) => {
+                    let alive = Alive { lease_expires_at: deadline, cancel };
+                    calling.answer(Ok(Heard::Alive(alive)));
+                }
+                (RenewOutcome::Done { .. }, Callback::Ack | Callback::Result(_)) => {
+                    calling.answer(Ok(Heard::Done));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An outcome that was lost is found by reading again: an ACK that counts is then a duplicate.
+    fn renew_failed(&mut self, group: Vec<Renewing>, error: StoreError) -> Result<(), StoreError> {
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => {
+                self.renews.done();
+                for Renewing { calling, .. } in group {
+                    self.finds.push(calling);
+                }
+                self.heard(Err::<(), _>(error)).map(|_| ())
+            }
+            StoreError::Poison(reason) => {
+                if let Refused::Culprit(Renewing { calling, .. }) = self.renews.refused(group) {
+                    let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
+                    calling.answer(Err(refusal));
+                }
+                Ok(())
+            }
+            StoreError::Refused(refusal) => {
+                if let Refused::Culprit(Renewing { calling, .. }) = self.renews.refused(group) {
+                    calling.answer(Err(refusal));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn record_refusals(&mut self) {
+        let Some(group) = self.refusals.next_group() else { return };
+        let records = group.iter().map(|refusing| refusing.record.clone()).collect();
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.record_stale(engine, records).await;
+            Done::Recorded(group, answer)
+        });
+    }
+
+    pub(super) fn recorded(
+        &mut self,
+        group: Vec<Refusing>,
+        answer: Answer<()>,
+    ) -> Result<(), StoreError> {
+        self.refusals.done();
+        // A record that could not be kept does not change the answer.
+        self.heard(answer)?;
+        for Refusing { calling, refusal, .. } in group {
+            calling.answer(Err(refusal));
+        }
+        Ok(())
+    }
+}

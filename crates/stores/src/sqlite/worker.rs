@@ -1,0 +1,165 @@
+//! Attempts that workers outside hold: found by claim or by place, moved along, given back.
+
+use rusqlite::params;
+use sprag_engine::crash::crash_point;
+use sprag_engine::ids::{AttemptKey, EngineNo};
+use sprag_engine::store::{
+    Answer, Held, RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace,
+};
+use sprag_kernel::OutboxState;
+use sprag_kernel::machine::State;
+
+use super::engines::expect_alive;
+use super::legs::{event, job_state};
+use super::rows::{HELD_COLUMNS, held};
+use super::writer::Tx;
+use crate::AGEING_MS;
+
+/// What was handed out under these claims and is still under its lease.
+pub(super) fn claimed(tx: &Tx<'_>, claim_ids: &[String]) -> Answer<Vec<(String, Held)>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.claim_id = ?1 AND a.timer_at IS NOT NULL AND a.timer_at > ?2
+         ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no"
+    );
+    let mut all = Vec::new();
+    for claim_id in claim_ids {
+        let found = tx.all(&sql, params![claim_id, tx.now], |row| held(tx.connection, row))?;
+        all.extend(found.into_iter().map(|held| (claim_id.clone(), held)));
+    }
+    Ok(all)
+}
+
+/// At each place the newest attempt that has a lease, or else the one that waits for it.
+pub(super) fn find(tx: &Tx<'_>, places: &[StepPlace]) -> Answer<Vec<Option<Held>>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.job_id = ?1 AND a.step_index BETWEEN ?2 AND ?3 AND a.branch = ?4 AND a.turn = ?5
+             AND a.step_id = ?6 ORDER BY a.lease_id IS NULL, a.attempt_no DESC LIMIT 1"
+    );
+    let one = |place: &StepPlace| {
+        let (lowest, highest) = place.step_index.map_or((0, u32::MAX), |index| (index, index));
+        let branch = place.branch.cast_signed();
+        let at =
+            params![place.job_id.as_bytes(), lowest, highest, branch, place.turn, place.step_id];
+        tx.all(&sql, at, |row| held(tx.connection, row)).map(|mut found| found.pop())
+    };
+    places.iter().map(one).collect()
+}
+
+pub(super) fn renew(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    writes: &[RenewWrite],
+) -> Answer<Vec<RenewOutcome>> {
+    expect_alive(tx, engine)?;
+    writes.iter().map(|write| renew_one(tx, engine, write)).collect()
+}
+
+fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewOutcome> {
+    let key = &write.key;
+    if let Some((from, _)) = write.job
+        && job_state(tx, key)? != Some(from)
+    {
+        return Ok(RenewOutcome::Gone);
+    }
+    let timer_ms = i64::try_from(write.timer_ms).unwrap_or(i64::MAX / 2);
+    let (outbox, acked, owner) = match write.renewal {
+        Renewal::Sent => (Some(OutboxState::Sent.code()), false, Some(engine.0)),
+        Renewal::Acked => (None, true, None),
+        Renewal::Alive => (None, false, None),
+    };
+    let written = tx.execute(
+        include_str!("../../sql/sqlite/renew_attempt.sql"),
+        params![
+            key.job_id.as_bytes(),
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            write.version,
+            write.lease_id.0.cast_signed(),
+            write.step_to.code(),
+            outbox,
+            timer_ms,
+            acked,
+            tx.now,
+            owner,
+            write.progress,
+        ],
+    )?;
+    if written == 0 {
+        return Ok(RenewOutcome::Gone);
+    }
+    crash_point("renew.after_attempt");
+    if !write.changes.is_empty() {
+        tx.execute(
+            "UPDATE job SET state = coalesce(?2, state), version = version + 1,
+                 events = events + 1, updated_at = ?3 WHERE job_id = ?1",
+            params![key.job_id.as_bytes(), write.job.map(|(_, to)| to.code()), tx.now],
+        )?;
+        crash_point("renew.after_job");
+        event(tx, key, &write.changes)?;
+    }
+    let deadline = (tx.now + timer_ms).cast_unsigned();
+    Ok(RenewOutcome::Done { version: write.version + 1, deadline })
+}
+
+pub(super) fn record_stale(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    callbacks: &[StaleCallback],
+) -> Answer<()> {
+    expect_alive(tx, engine)?;
+    for stale in callbacks {
+        let key = &stale.key;
+        tx.execute(
+            include_str!("../../sql/sqlite/record_stale.sql"),
+            params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                stale.callback,
+                stale.code.name(),
+                stale.lease_id.0.cast_signed(),
+                tx.now,
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn release(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    activations: &[(AttemptKey, u64)],
+) -> Answer<()> {
+    expect_alive(tx, engine)?;
+    for (key, version) in activations {
+        tx.execute(
+            include_str!("../../sql/sqlite/release.sql"),
+            params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                version,
+                engine.0,
+                tx.now,
+                AGEING_MS,
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn held_by(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id WHERE a.owner = ?1
+         ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no"
+    );
+    tx.all(&sql, [engine.0], |row| held(tx.connection, row))
+}
