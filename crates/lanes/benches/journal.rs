@@ -48,14 +48,7 @@ fn config() -> Config {
 }
 
 fn compute(load: Load) -> impl Fn(&u64, &Context<'_>) -> Outcome<u64> + Send + Sync + 'static {
-    move |item, _| Outcome::Success(work_of(load, *item))
-}
-
-/// One copy of the work for all contenders: inlined into each, it would be laid out, and run,
-/// differently in each.
-#[inline(never)]
-fn work_of(load: Load, item: u64) -> u64 {
-    load.compute(item)
+    move |item, _| Outcome::Success(load.compute(*item))
 }
 
 fn without(load: Load) -> u64 {

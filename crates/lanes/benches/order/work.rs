@@ -62,6 +62,9 @@ pub(crate) fn fold(hash: u64, result: u64) -> u64 {
     (hash.rotate_left(5) ^ result).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
+/// One copy for all contenders: inlined into each, the loop would be laid out, and run, differently in
+/// each, by more than what is compared.
+#[inline(never)]
 fn spin(turns: u64, seed: u64) -> u64 {
     let mut value = seed | 1;
     for _ in 0..turns {
