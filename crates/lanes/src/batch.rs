@@ -36,6 +36,7 @@ pub struct Batch<P> {
     pub(crate) bytes: u64,
     pub(crate) writes: u64,
     pub(crate) resume: Resume,
+    pub(crate) is_last: bool,
 }
 
 impl<P> Batch<P> {
@@ -52,6 +53,13 @@ impl<P> Batch<P> {
     /// How many seqs.
     pub fn seqs(&self) -> u64 {
         self.resume.cursor - self.first
+    }
+
+    /// Whether the run is complete with this batch, so that the sink can say so in the same write. Always
+    /// false for a source that does not know its total: there the end shows only behind the last
+    /// batch. A run without items has no batch at all.
+    pub fn is_last(&self) -> bool {
+        self.is_last
     }
 
     /// How many of them succeeded: the writes that the sink makes.

@@ -30,6 +30,8 @@ pub(crate) struct CommitLane<P, K> {
     /// Where the next run begins: the cursor, unless a run is being written.
     next: u64,
     max_batch_bytes: u64,
+    /// Seqs in all, if the source knew before it was read.
+    total: Option<u64>,
     broken: bool,
 }
 
@@ -44,8 +46,14 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
             hasher,
             ahead: BTreeMap::new(),
             max_batch_bytes,
+            total: None,
             broken: false,
         }
+    }
+
+    /// The same lane over so many seqs.
+    pub(crate) fn of_total(self, total: Option<u64>) -> Self {
+        Self { total, ..self }
     }
 
     /// Takes envelopes in, in any order.
@@ -154,7 +162,8 @@ impl<P: Payload, K: Sink<P>> CommitLane<P, K> {
             resume.cursor += seqs;
         }
         let writes = resume.counts.success - before;
-        Ok(Batch { chunks, first, bytes, writes, resume })
+        let is_last = self.total == Some(resume.cursor);
+        Ok(Batch { chunks, first, bytes, writes, resume, is_last })
     }
 }
 

@@ -46,6 +46,12 @@ impl Control {
         self.ask(Wish::Cancel);
     }
 
+    /// Whether a stop or a cancel was asked for. A sink that waits for something, such as a store that
+    /// is away, looks here and gives up with an error.
+    pub fn is_ending(&self) -> bool {
+        self.wish() != Wish::GoOn
+    }
+
     /// The run at this moment; none before it begins and after it ends.
     pub fn observe(&self) -> Option<Observation> {
         let observe = lock(&self.0.run).as_ref().map(|(_, observe)| Arc::clone(observe))?;

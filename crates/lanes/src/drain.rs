@@ -44,7 +44,8 @@ impl<P: Payload, K: Sink<P>> Drain<P, K> {
         Self {
             ledger: Ledger::with_room_for(total),
             trail,
-            lane: CommitLane::new(sink, Resume::default(), hasher, max_batch_bytes),
+            lane: CommitLane::new(sink, Resume::default(), hasher, max_batch_bytes)
+                .of_total(Some(total)),
             window: Arc::default(),
             total,
         }

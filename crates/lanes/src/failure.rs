@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use sprag_kernel::error::{Code, Refusal};
+use sprag_kernel::retry::ErrorClass;
 
 use crate::observe::Observation;
 use crate::summary::Resume;
@@ -23,6 +24,19 @@ impl Failure {
     /// The code.
     pub fn code(&self) -> Code {
         self.refusal.code()
+    }
+
+    /// What kind of failure the sink reported; none if it was not the sink's.
+    pub fn class(&self) -> Option<ErrorClass> {
+        let named = self.refusal.field("class").filter(|_| self.code() == Code::SinkFailed)?;
+        let named = named.to_string();
+        ErrorClass::ALL.into_iter().find(|class| class.name() == named)
+    }
+
+    /// Whether the same run, resumed later, may come further. An input that changed, a source or a rule
+    /// that is broken, and a writer that was superseded stay what they are.
+    pub fn is_retryable(&self) -> bool {
+        self.class().is_some_and(ErrorClass::is_retryable)
     }
 }
 

@@ -117,8 +117,9 @@ impl Lanes {
         let Self { config, clock, control, resume, reread, progress } = self;
         let refused = |refusal| Box::new(Failure { refusal, snapshot: None, resume });
         config.check().map_err(refused)?;
-        let (dispatch, hasher) = prepare(source, &config, &resume, reread).map_err(refused)?;
-        let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes);
+        let (dispatch, hasher, total) =
+            prepare(source, &config, &resume, reread).map_err(refused)?;
+        let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes).of_total(total);
         let threads = config.threads;
         let shared = Arc::new(Shared::new((config, clock, compute), dispatch, HandOff::new(lane)));
         attach(&shared, &control);
@@ -193,13 +194,16 @@ where
     control.attach(Arc::new(move |wish| told.hear(wish)), Arc::new(move || watched.observe()));
 }
 
+/// A source read up to the cursor, the hash of that part, and the total if the source knows it.
+type Prepared<S, P> = (Dispatch<S, P>, PlanHasher, Option<u64>);
+
 /// Reads the source up to the cursor and refuses it if it is not the one of the committed prefix.
 fn prepare<S: Source, P: Payload>(
     mut source: S,
     config: &Config,
     resume: &Resume,
     mut reread: Option<Reread>,
-) -> Result<(Dispatch<S, P>, PlanHasher), Refusal> {
+) -> Result<Prepared<S, P>, Refusal> {
     let read = || -> Result<_, Refusal> {
         let mut hasher = PlanHasher::new(&config.plan);
         let mut windows = Windows::new(config.plan, config.window_retries);
@@ -210,7 +214,8 @@ fn prepare<S: Source, P: Payload>(
         if resume.cursor > 0 && hasher.digest() != resume.input_hash {
             return Err(changed(resume.cursor, "an entry before the cursor, or the configuration"));
         }
-        Ok((Dispatch::new(source, windows, resume.cursor, config), hasher))
+        let total = source.total();
+        Ok((Dispatch::new(source, windows, resume.cursor, config), hasher, total))
     };
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|panic| {
         Err(Refusal::new(Code::SourceFailed).with("reason", panic_text(&*panic)))

@@ -12,4 +12,5 @@ mod resume_cases;
 mod seq_cases;
 mod smoke;
 mod stage;
+mod store_cases;
 mod window_cases;
