@@ -51,7 +51,10 @@ fn range(word: &str) -> Result<RangeInclusive<u8>, String> {
         code.ok_or_else(|| format!("'{text}' is not an exit code from 1 to 255"))
     };
     match word.split_once('-') {
-        Some((low, high)) => Ok(code(low)?..=code(high)?),
+        Some((low, high)) => {
+            let range = code(low)?..=code(high)?;
+            if range.is_empty() { Err(format!("'{word}' holds no exit code")) } else { Ok(range) }
+        }
         None => code(word).map(|only| only..=only),
     }
 }
@@ -161,7 +164,7 @@ mod tests {
         ] {
             assert_eq!(codes.contains(end), among, "{end:?}");
         }
-        for text in ["", "0", "256", "x", "1-", "1,,2"] {
+        for text in ["", "0", "256", "x", "1-", "75-70", "1,,2"] {
             assert!(text.parse::<ExitCodes>().is_err(), "{text}");
         }
     }
