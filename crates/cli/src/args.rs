@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{canon, docs, job, ledger, machines, plan, protocol, verify};
+use crate::commands::{canon, docs, job, ledger, machines, plan, protocol, service, verify};
 use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
@@ -33,8 +33,10 @@ pub enum Command {
     Plan(plan::PlanArgs),
     /// Check a protocol, and show the graph of its steps.
     Protocol(protocol::ProtocolArgs),
-    /// Look at jobs, straight in a store.
+    /// Look at jobs, cancel them or run them again, straight in a store.
     Job(job::JobArgs),
+    /// Pause and resume services, straight in a store.
+    Service(service::ServiceArgs),
     /// Audit a store: every invariant, in one snapshot.
     Verify(verify::VerifyArgs),
     /// Run a command per item, in parallel; results in order, resumed after a crash.

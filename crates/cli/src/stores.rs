@@ -1,11 +1,15 @@
-//! Looking at a store: one call at a time, for commands that only read.
+//! A store as commands have it: looked at beside whoever works on it, or acted on, one call at a time.
 
 use std::future::Future;
 
-use sprag_engine::ids::JobId;
-use sprag_engine::store::{Answer, AttemptView, Check, EventView, JobFilter, JobView, Store};
-use sprag_kernel::Refusal;
+use sprag_engine::control;
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{
+    Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
+};
+use sprag_engine::upkeep::{ServiceView, Upkeep};
 use sprag_kernel::retry::Millis;
+use sprag_kernel::{JobState, Refusal};
 use sprag_stores::AnyStore;
 use tokio::runtime::{Builder, Runtime};
 
@@ -13,6 +17,58 @@ use tokio::runtime::{Builder, Runtime};
 pub struct Looking {
     runtime: Runtime,
     store: AnyStore,
+}
+
+/// A store that is acted on, in the name of an engine that runs nothing.
+pub struct Acting {
+    looking: Looking,
+    engine: EngineNo,
+}
+
+impl Acting {
+    /// Opens the store of a URL. A file must be there already, and no engine may have it.
+    pub fn open(url: &str) -> Result<Self, Refusal> {
+        let Looking { runtime, store } = Looking::open(url)?;
+        drop(store);
+        let store = runtime.block_on(AnyStore::open(url))?;
+        let looking = Looking { runtime, store };
+        let engine = looking.wait(looking.store.join("command line"))?;
+        Ok(Self { looking, engine })
+    }
+
+    /// Does something, and leaves: what the act has begun is gone on with by whoever runs.
+    fn act<T>(
+        self,
+        act: impl AsyncFnOnce(&AnyStore, EngineNo) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let Self { looking: Looking { runtime, store }, engine } = self;
+        let answer = runtime.block_on(act(&store, engine));
+        runtime.block_on(store.leave(engine))?;
+        answer
+    }
+
+    /// Asks a job to stop.
+    pub fn cancel(self, job_id: JobId) -> Result<JobState, Refusal> {
+        let cancel =
+            async |store: &AnyStore, engine| control::cancel(store, engine, job_id, None).await;
+        self.act(cancel).map(|(state, _)| state)
+    }
+
+    /// Runs a job that ended badly again.
+    pub fn rerun(self, job_id: JobId, n: Option<u32>) -> Result<Submitted, Refusal> {
+        self.act(async |store: &AnyStore, engine| control::rerun(store, engine, job_id, n).await)
+    }
+
+    /// Pauses or resumes a service.
+    pub fn pause(self, service: &str, pause: bool) -> Result<(), Refusal> {
+        self.act(async |store: &AnyStore, _| {
+            if pause {
+                control::pause(store, service).await
+            } else {
+                control::resume(store, service).await
+            }
+        })
+    }
 }
 
 impl Looking {
@@ -48,6 +104,11 @@ impl Looking {
     /// Jobs, the newest first.
     pub fn jobs(&self, filter: JobFilter) -> Result<Vec<JobView>, Refusal> {
         self.wait(self.store.jobs(filter))
+    }
+
+    /// Services that are paused or waited for.
+    pub fn services(&self) -> Result<Vec<ServiceView>, Refusal> {
+        self.wait(self.store.services())
     }
 
     /// Every invariant.

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use sprag_kernel::retry::{Backoff, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
+use crate::control;
 use crate::directive::Directive;
 use crate::envelope::{Envelope, MAX_ENVELOPE_BYTES};
 use crate::heart::{Body, Calling, Heart, Op, Service};
+use crate::hooks::{Deliverer, Hook, task_of};
 use crate::ids::{EngineNo, JobId};
-use crate::plan;
 use crate::protocol::Protocol;
 use crate::registry::Registry;
-use crate::store::{Held, JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
+use crate::retention::Sweeper;
+use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
 use crate::worker::Handler;
 
 /// How an engine behaves.
@@ -35,6 +38,14 @@ pub struct EngineConfig {
     pub poll: Duration,
     /// What workspaces begin with; opaque to the engine, which never opens them.
     pub workspace_root: String,
+    /// How long a finished job is kept; for ever if nothing is said.
+    pub retention: Option<Duration>,
+    /// How long the dedup key of a deleted job is kept; for ever if nothing is said.
+    pub dedup_retention: Option<Duration>,
+    /// How often it looks for what was kept long enough.
+    pub sweep: Duration,
+    /// Waits before a hook that failed is called again; the last one repeats.
+    pub hook_backoff: Vec<Duration>,
 }
 
 impl Default for EngineConfig {
@@ -46,6 +57,10 @@ impl Default for EngineConfig {
             takeover: Duration::from_secs(10),
             poll: Duration::from_millis(500),
             workspace_root: "workspace".to_owned(),
+            retention: None,
+            dedup_retention: None,
+            sweep: Duration::from_secs(10),
+            hook_backoff: [30, 120, 600].map(Duration::from_secs).to_vec(),
         }
     }
 }
@@ -56,6 +71,8 @@ pub struct EngineBuilder<S: Store> {
     config: EngineConfig,
     protocols: Vec<Protocol>,
     services: HashMap<String, Service>,
+    hooks: HashMap<String, Hook>,
+    every_end: Vec<String>,
 }
 
 impl<S: Store> EngineBuilder<S> {
@@ -66,6 +83,8 @@ impl<S: Store> EngineBuilder<S> {
             config: EngineConfig::default(),
             protocols: Vec::new(),
             services: HashMap::new(),
+            hooks: HashMap::new(),
+            every_end: Vec::new(),
         }
     }
 
@@ -90,6 +109,20 @@ impl<S: Store> EngineBuilder<S> {
         self
     }
 
+    /// With what is called when a job has ended whose protocol names this hook in `on_end`.
+    #[must_use]
+    pub fn hook(mut self, name: &str, hook: Hook) -> Self {
+        self.hooks.insert(name.to_owned(), hook);
+        self
+    }
+
+    /// With what is called when any job has ended that this engine closes.
+    #[must_use]
+    pub fn hook_for_all(mut self, name: &str, hook: Hook) -> Self {
+        self.every_end.push(task_of(name));
+        self.hook(name, hook)
+    }
+
     /// Registers the protocols, takes up what a dead engine has left, and starts.
     pub async fn start(self) -> Result<Engine<S>, StoreError> {
         for protocol in &self.protocols {
@@ -102,6 +135,8 @@ impl<S: Store> EngineBuilder<S> {
         let (ops, queue) = mpsc::unbounded_channel();
         let store = Arc::new(self.store);
         let max_envelope_bytes = self.config.max_envelope_bytes;
+        let ended = Arc::new(Notify::new());
+        let beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
         let heart = Heart::new(Body {
             store: store.clone(),
             engine: number,
@@ -110,10 +145,53 @@ impl<S: Store> EngineBuilder<S> {
             protocols: protocols.clone(),
             ops: ops.clone(),
             queue,
+            every_end: self.every_end,
+            ended,
         });
         let task = tokio::spawn(heart.run());
         let registry = Registry::default();
-        Ok(Engine { store, number, ops, task, protocols, registry, max_envelope_bytes })
+        Ok(Engine { store, number, ops, task, beside, protocols, registry, max_envelope_bytes })
+    }
+}
+
+/// The tasks beside the heart, and what tells them to stop.
+struct Beside {
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Beside {
+    /// Starts those that have something to do.
+    fn start<S: Store>(
+        store: &Arc<S>,
+        engine: EngineNo,
+        config: &EngineConfig,
+        (hooks, ended): (HashMap<String, Hook>, Arc<Notify>),
+    ) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        if !hooks.is_empty() {
+            let millis = |wait: &Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let waits = config.hook_backoff.iter().map(millis).collect();
+            let backoff = Backoff::new(waits).unwrap_or(RetryPolicy::default().dispatch);
+            let (store, poll, stop) = (store.clone(), config.poll, stopped.clone());
+            let deliverer = Deliverer { store, engine, hooks, backoff, poll, ended, stop };
+            tasks.spawn(deliverer.run());
+        }
+        if config.retention.is_some() || config.dedup_retention.is_some() {
+            let (keep, keep_keys) = (config.retention, config.dedup_retention);
+            let (store, rest, stop) = (store.clone(), config.sweep, stopped);
+            tasks.spawn(Sweeper { store, engine, keep, keep_keys, rest, stop }.run());
+        }
+        Self { stop, tasks }
+    }
+
+    /// Tells them to stop and waits; what has not stopped at the deadline is dropped.
+    async fn end(mut self, deadline: Duration) {
+        // Those that have ended do not listen.
+        let _ = self.stop.send(true);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(deadline, all).await;
     }
 }
 
@@ -130,6 +208,8 @@ pub(crate) fn runnable(protocol: &Protocol) -> Result<(), Refusal> {
 /// A protocol as jobs are pinned to it.
 pub(crate) struct Pinned {
     pub(crate) protocol: Protocol,
+    /// What the closing commit records besides.
+    pub(crate) tasks: Arc<[String]>,
     pub(crate) steps: Arc<[NewStep]>,
     pub(crate) policies: Vec<sprag_kernel::retry::RetryPolicy>,
 }
@@ -145,6 +225,7 @@ impl Pinned {
         Self {
             steps: steps.collect(),
             policies: protocol.steps.iter().map(crate::protocol::Step::policy).collect(),
+            tasks: protocol.on_end.iter().map(|hook| task_of(hook)).collect(),
             protocol,
         }
     }
@@ -156,6 +237,7 @@ pub struct Engine<S: Store> {
     number: EngineNo,
     ops: mpsc::UnboundedSender<Op>,
     task: JoinHandle<Result<(), StoreError>>,
+    beside: Beside,
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) registry: Registry,
     pub(crate) max_envelope_bytes: usize,
@@ -175,11 +257,7 @@ impl<S: Store> Engine<S> {
 
     /// Asks a job to stop. Answers with its state: CANCELLING, CANCELLED, or how it had ended.
     pub async fn cancel(&self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
-        let decide = Box::new(move |held: &Held, _now| plan::cancel(held, version));
-        let answer = self.store.amend(self.number, job_id, None, decide).await;
-        let found = answer.map_err(Refusal::from)?;
-        let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
-        let (state, entered) = found.ok_or_else(unknown)??;
+        let (state, entered) = control::cancel(&*self.store, self.number, job_id, version).await?;
         let op = entered.map_or(Op::Wake, |held| Op::Entered { held: Box::new(held) });
         // If the heart is gone, another engine goes on from what is stored.
         let _ = self.ops.send(op);
@@ -245,14 +323,20 @@ impl<S: Store> Engine<S> {
     pub async fn shutdown(self, deadline: Duration) -> Result<(), StoreError> {
         // If the heart is gone already, its own result says why.
         let _ = self.ops.send(Op::Shutdown { deadline });
-        self.ended().await
+        self.beside.end(deadline).await;
+        joined(self.task).await
     }
 
     /// Waits until the engine ends by itself: because it was declared dead, or because the store has moved on
     /// to a version that this binary does not understand.
     pub async fn ended(self) -> Result<(), StoreError> {
-        self.task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
+        joined(self.task).await
     }
+}
+
+/// How the heart has ended.
+async fn joined(task: JoinHandle<Result<(), StoreError>>) -> Result<(), StoreError> {
+    task.await.unwrap_or_else(|error| Err(StoreError::Unavailable(error.to_string())))
 }
 
 fn stopped() -> Refusal {

@@ -82,6 +82,9 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         _ if attempt.row.ending.is_some() => {
             format!("The attempt of {step} has ended; its message is being processed.")
         }
+        _ if attempt.is_ready && attempt.is_paused => {
+            format!("It waits in the queue: the service of {step} is paused.")
+        }
         _ if attempt.is_ready => {
             format!("It waits for a free worker: {step} is in the queue and nobody has claimed it.")
         }

@@ -1,6 +1,7 @@
 //! The heart: exactly-once jobs over a store.
 
 pub mod callback;
+pub mod control;
 pub mod crash;
 pub mod directive;
 pub mod duration;
@@ -11,6 +12,7 @@ pub mod expression;
 pub mod feed;
 pub mod graph;
 mod heart;
+pub mod hooks;
 pub mod ids;
 pub mod names;
 pub mod plan;
@@ -18,6 +20,8 @@ pub mod protocol;
 mod registry;
 mod renewal;
 pub mod requests;
+mod retention;
 pub mod store;
+pub mod upkeep;
 pub mod views;
 pub mod worker;

@@ -192,7 +192,8 @@ pub fn finish(held: &Held, policy: &RetryPolicy, enter_next: bool) -> Result<Fin
     let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
     let open = if is_cancel { cancelling.clone() } else { finish_plan(&held.job, held, policy)? };
     let (key, version) = (held.key, held.attempt.version);
-    Ok(FinishWrite { key, version, open, cancelling, enter_next, repeats: false })
+    let tasks = [].into();
+    Ok(FinishWrite { key, version, open, cancelling, enter_next, tasks, repeats: false })
 }
 
 /// What the kernel decides for the job in this state, closing and not closing.

@@ -30,6 +30,9 @@ pub struct Protocol {
     pub request_types: Vec<String>,
     /// Its steps, in the order they run.
     pub steps: Vec<Step>,
+    /// Hooks that are called when a job has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_end: Vec<String>,
 }
 
 /// One activity.
@@ -134,6 +137,7 @@ impl Protocol {
             protocol_id: protocol_id.to_owned(),
             request_types: vec![request_type.to_owned()],
             steps: Vec::new(),
+            on_end: Vec::new(),
         }
     }
 
@@ -173,6 +177,12 @@ impl Protocol {
         if self.steps.is_empty() || count > MAX_STEPS {
             let reason = format!("has {count} steps, 1 to {MAX_STEPS} are allowed");
             return Err(invalid("steps", reason));
+        }
+        for (index, hook) in self.on_end.iter().enumerate() {
+            check_name("on_end", hook)?;
+            if self.on_end[..index].contains(hook) {
+                return Err(invalid(&format!("on_end[{index}]"), format!("{hook} is there twice")));
+            }
         }
         check_list(&self.steps, "steps", &mut BTreeSet::new())?;
         Graph::of(self)

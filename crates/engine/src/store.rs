@@ -17,6 +17,7 @@ use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
 use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::upkeep::Upkeep;
 
 pub use crate::feed::{Cursor, FeedEvent};
 pub use crate::renewal::{RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace};
@@ -291,6 +292,8 @@ pub struct FinishWrite {
     pub cancelling: FinishPlan,
     /// Whether this engine has a slot for the next step and enters its Leg1 in the same commit.
     pub enter_next: bool,
+    /// What the commit records besides, if it closes the job.
+    pub tasks: Arc<[String]>,
     /// Whether the outcome of this very write was lost.
     pub repeats: bool,
 }
@@ -449,7 +452,7 @@ impl From<StoreError> for Refusal {
 pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Upkeep {
     /// Whether this process alone can write, so that every other engine it knows of is dead.
     fn is_exclusive(&self) -> bool {
         false

@@ -39,6 +39,8 @@ pub struct AttemptView {
     pub owner: Option<EngineNo>,
     /// Whether it can be claimed.
     pub is_ready: bool,
+    /// Whether its service is paused, so that nobody claims it.
+    pub is_paused: bool,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.
@@ -82,8 +84,8 @@ pub struct JobFilter {
 /// One broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The job.
-    pub job_id: JobId,
+    /// The job, unless it is a count over many.
+    pub job_id: Option<JobId>,
     /// What is wrong, from the rows.
     pub detail: String,
 }

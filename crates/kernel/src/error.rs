@@ -191,6 +191,15 @@ codes! {
     ClaimInvalid = "CLAIM_INVALID", Rejected, 400,
         "a claim names at least one service and asks for at least one directive, within limits",
         "correct the named field";
+    TenantLimit = "TENANT_LIMIT", Unavailable, 429,
+        "the tenant has as many open jobs as it may have; nothing was created",
+        "submit again when one of its jobs has ended, or raise its limit";
+    JobNotFailed = "JOB_NOT_FAILED", Rejected, 409,
+        "only a job that ended FAILED_FINAL or CANCELLED is run again",
+        "wait until it has ended; a job that succeeded needs no rerun";
+    JobNotPlain = "JOB_NOT_PLAIN", Rejected, 409,
+        "the job belongs to a request or to another job, which decides about its runs",
+        "retry the request, or rerun the job it belongs to";
     NameInvalid = "NAME_INVALID", Rejected, 400,
         "a name is empty, too long or has a control character",
         "correct the named field";

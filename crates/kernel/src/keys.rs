@@ -79,6 +79,19 @@ pub enum DedupKey<'a> {
     },
 }
 
+impl DedupKey<'_> {
+    /// Whether a job with this key was submitted by itself, not by a request or another job.
+    pub fn is_plain(dedup_key: &str) -> bool {
+        !dedup_key.starts_with("r:") && Self::takes_slot(dedup_key)
+    }
+
+    /// Whether a job with this key counts against its tenant's limit: a child job (`c:`) does not, its
+    /// parent has the slot.
+    pub fn takes_slot(dedup_key: &str) -> bool {
+        !dedup_key.starts_with("c:")
+    }
+}
+
 impl std::fmt::Display for DedupKey<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -10,6 +10,7 @@ use sprag_engine::store::{
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
 };
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
@@ -245,5 +246,59 @@ impl RequestStore for AnyStore {
 
     async fn request_events(&self, request_id: RequestId) -> Answer<Vec<EventView>> {
         ask!(self.request_events(request_id))
+    }
+}
+
+impl Upkeep for AnyStore {
+    async fn pause(&self, service: &str) -> Answer<()> {
+        ask!(self.pause(service))
+    }
+
+    async fn resume(&self, service: &str) -> Answer<()> {
+        ask!(self.resume(service))
+    }
+
+    async fn services(&self) -> Answer<Vec<ServiceView>> {
+        ask!(self.services())
+    }
+
+    async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
+        ask!(self.limit_tenant(tenant_id, max_open))
+    }
+
+    async fn claim_tasks(
+        &self,
+        engine: EngineNo,
+        tasks: Vec<String>,
+        max: u32,
+        hold_ms: Millis,
+    ) -> Answer<Vec<Task>> {
+        ask!(self.claim_tasks(engine, tasks, max, hold_ms))
+    }
+
+    async fn settle_tasks(&self, engine: EngineNo, settled: Vec<(Task, Delivery)>) -> Answer<()> {
+        ask!(self.settle_tasks(engine, settled))
+    }
+
+    async fn undelivered(&self) -> Answer<u64> {
+        ask!(self.undelivered())
+    }
+
+    async fn retire(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> Answer<Retired> {
+        ask!(self.retire(engine, keep_ms, after, limit))
+    }
+
+    async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
+        ask!(self.forget(engine, keep_ms, limit))
+    }
+
+    async fn counts(&self) -> Answer<Counts> {
+        ask!(self.counts())
     }
 }

@@ -30,6 +30,10 @@ checks! {
     "16_event_numbers_with_gaps",
     "18_request_without_its_run",
     "19_request_events_with_gaps",
+    "20_tenant_slots_are_not_its_open_jobs",
+    "21_counts_are_not_the_jobs",
+    "22_completion_task_of_an_open_job",
+    "23_retired_key_with_a_job",
 }
 
 /// The name of the check that folds events.
@@ -42,10 +46,12 @@ pub(crate) fn replay(job_id: JobId, state: u8, changes: &str) -> Option<Violatio
         let (from, to) = change.split_once('>')?;
         if from.parse() != Ok(at) {
             let detail = format!("events move the job from {from} while it is in {at}");
-            return Some(Violation { job_id, detail });
+            return Some(Violation { job_id: Some(job_id), detail });
         }
         at = to.parse().ok()?;
     }
-    (at != state)
-        .then(|| Violation { job_id, detail: format!("events end in {at}, the row is in {state}") })
+    (at != state).then(|| Violation {
+        job_id: Some(job_id),
+        detail: format!("events end in {at}, the row is in {state}"),
+    })
 }

@@ -1,14 +1,15 @@
-//! `sprag job`: looking at jobs, straight in a store.
+//! `sprag job`: jobs, straight in a store.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use sprag_engine::explain::explain;
 use sprag_engine::ids::JobId;
-use sprag_engine::store::{AttemptView, EventView, JobFilter, JobView};
+use sprag_engine::store::{AttemptView, EventView, JobFilter, JobView, Submitted};
+use sprag_kernel::keys::Mode;
 use sprag_kernel::{Code, JobState, Refusal, State};
 
 use crate::output::{Failure, Output};
-use crate::stores::Looking;
+use crate::stores::{Acting, Looking};
 
 /// Arguments of `sprag job`.
 #[derive(Debug, Args)]
@@ -27,6 +28,10 @@ enum JobCommand {
     Explain(OneArgs),
     /// Show the history of a job.
     Events(OneArgs),
+    /// Ask a job to stop. On a SQLite file no engine may be running.
+    Cancel(OneArgs),
+    /// Run a job that ended badly again, as a new job. On a SQLite file no engine may be running.
+    Rerun(RerunArgs),
 }
 
 #[derive(Debug, Args)]
@@ -57,6 +62,16 @@ struct OneArgs {
     store: String,
 }
 
+#[derive(Debug, Args)]
+struct RerunArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Which rerun of the job: the same number is the same new job. By default the first that does not
+    /// exist or has not ended badly itself.
+    #[arg(long)]
+    n: Option<u32>,
+}
+
 fn state(name: &str) -> Result<JobState, String> {
     JobState::from_name(name).ok_or_else(|| {
         let names: Vec<_> = JobState::machine().states.iter().map(|s| s.name()).collect();
@@ -75,7 +90,17 @@ struct JobShape<'a> {
     version: u64,
     semaphore: u32,
     current_step_index: u32,
+    current_step_id: Option<&'a str>,
     attempts_total: u32,
+    mode: &'static str,
+    lane: u32,
+    routing_key: &'a str,
+    doc_id: Option<&'a str>,
+    idempotency_key: Option<&'a str>,
+    idempotency_hash: String,
+    correlation_id: Option<&'a str>,
+    traceparent: Option<&'a str>,
+    rerun_of: Option<String>,
     error_code: Option<&'a str>,
     error_message: Option<&'a str>,
     created_at: u64,
@@ -109,6 +134,8 @@ pub fn run(args: &JobArgs, output: &mut Output) -> Result<(), Failure> {
         JobCommand::Show(args) => show(args, output),
         JobCommand::Explain(args) => explanation(args, output),
         JobCommand::Events(args) => events(args, output),
+        JobCommand::Cancel(args) => cancel(args, output),
+        JobCommand::Rerun(args) => rerun(args, output),
     }
 }
 
@@ -164,7 +191,20 @@ fn shape<'a>(job: &'a JobView, attempts: &'a [AttemptView]) -> JobShape<'a> {
         version: job.row.version,
         semaphore: job.row.semaphore.get(),
         current_step_index: job.row.current_step,
+        current_step_id: current_step(job, attempts),
         attempts_total: job.row.attempts_total,
+        mode: match job.facts.mode {
+            Mode::Default => "DEFAULT",
+            Mode::Burst => "BURST",
+        },
+        lane: job.facts.route.lane,
+        routing_key: &job.facts.route.key,
+        doc_id: job.facts.doc_id.as_deref(),
+        idempotency_key: job.facts.idempotency_key.as_deref(),
+        idempotency_hash: job.facts.hash.to_string(),
+        correlation_id: job.facts.correlation_id.as_deref(),
+        traceparent: job.facts.traceparent.as_deref(),
+        rerun_of: job.facts.rerun_of.map(|job_id| job_id.to_string()),
         error_code: job.error.as_ref().map(|error| error.code.as_str()),
         error_message: job.error.as_ref().map(|error| error.message.as_str()),
         created_at: job.created_at,
@@ -172,6 +212,11 @@ fn shape<'a>(job: &'a JobView, attempts: &'a [AttemptView]) -> JobShape<'a> {
         completed_at: job.completed_at,
         steps: attempts.iter().map(step_shape).collect(),
     }
+}
+
+fn current_step<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Option<&'a str> {
+    let is_current = |attempt: &&AttemptView| attempt.key.step_index == job.row.current_step;
+    attempts.iter().find(is_current).map(|attempt| attempt.step_id.as_str())
 }
 
 fn step_shape(attempt: &AttemptView) -> StepShape<'_> {
@@ -215,8 +260,48 @@ fn show(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
             attempt.row.shown_attempt_no(),
             attempt.row.ledger
         ))?;
+        if let Some(produced) = &attempt.output {
+            output.line(format_args!("    {produced}"))?;
+        }
+        if let Some(error) = &attempt.error {
+            output.line(format_args!("    {}: {}", error.code, error.message))?;
+        }
     }
     Ok(())
+}
+
+fn cancel(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
+    let job_id: JobId = args.job_id.parse()?;
+    let state = Acting::open(&args.store)?.cancel(job_id)?;
+    told(job_id, state, None, output)
+}
+
+fn rerun(args: &RerunArgs, output: &mut Output) -> Result<(), Failure> {
+    let job_id: JobId = args.one.job_id.parse()?;
+    let Submitted { job_id, state, created } =
+        Acting::open(&args.one.store)?.rerun(job_id, args.n)?;
+    told(job_id, state, Some(created), output)
+}
+
+/// What an act has left.
+fn told(
+    job_id: JobId,
+    state: JobState,
+    created: Option<bool>,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Told {
+        #[serde(rename = "jobId")]
+        job_id: String,
+        state: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        created: Option<bool>,
+    }
+    if output.is_json() {
+        return output.json(&Told { job_id: job_id.to_string(), state: state.name(), created });
+    }
+    output.line(format_args!("{job_id}  {state}"))
 }
 
 fn explanation(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod machines;
 pub mod plan;
 pub mod protocol;
+pub mod service;
 pub mod verify;
 
 use std::io::Read;

@@ -39,7 +39,7 @@ struct Checked<'a> {
 
 #[derive(Serialize)]
 struct Broken<'a> {
-    job_id: String,
+    job_id: Option<String>,
     detail: &'a str,
 }
 
@@ -70,7 +70,10 @@ fn report(checks: &[Check]) -> Report<'_> {
                 violations: check
                     .violations
                     .iter()
-                    .map(|v| Broken { job_id: v.job_id.to_string(), detail: &v.detail })
+                    .map(|v| Broken {
+                        job_id: v.job_id.map(|id| id.to_string()),
+                        detail: &v.detail,
+                    })
                     .collect(),
             })
             .collect(),
@@ -81,7 +84,8 @@ fn print(check: &Check, output: &mut Output) -> Result<(), Failure> {
     let mark = if check.violations.is_empty() { "ok    " } else { "BROKEN" };
     output.line(format_args!("{mark} {}", check.name.replace('_', " ")))?;
     for violation in check.violations.iter().take(SHOWN) {
-        output.line(format_args!("         {}: {}", violation.job_id, violation.detail))?;
+        let whose = violation.job_id.map_or("the store".to_owned(), |job_id| job_id.to_string());
+        output.line(format_args!("         {whose}: {}", violation.detail))?;
     }
     let more = check.violations.len().saturating_sub(SHOWN);
     if more > 0 { output.line(format_args!("         and {more} more")) } else { Ok(()) }

@@ -140,3 +140,49 @@ fn unknown_jobs_and_stores_are_refused() {
     sprag(&["verify", "--store", "sqlite:no-such-file"], "").refused("INPUT_UNREADABLE");
     sprag(&["verify", "--store", "oracle:x"], "").refused("STORE_URL_INVALID");
 }
+
+#[test]
+fn a_failed_job_is_run_again_and_the_rerun_is_cancelled() {
+    let books = books();
+    let store = books.url();
+    let args = ["job", "rerun", &books.ids[1], "--store", &store, "--json"];
+    let first = sprag(&args, "").json();
+    assert_eq!((&first["state"], &first["created"]), (&"QUEUED".into(), &true.into()));
+    assert_eq!(sprag(&args, "").json()["jobId"], first["jobId"], "asked twice, run once");
+    let rerun = first["jobId"].as_str().unwrap();
+    let shown = sprag(&["job", "show", rerun, "--store", &store, "--json"], "").json();
+    assert_eq!(shown["rerun_of"], books.ids[1]);
+    let args = ["job", "cancel", rerun, "--store", &store, "--json"];
+    assert_eq!(sprag(&args, "").json()["state"], "CANCELLING");
+    let refused = sprag(&["job", "rerun", &books.ids[0], "--store", &store], "");
+    assert!(refused.stderr.starts_with("JOB_NOT_FAILED"), "{}", refused.stderr);
+    let shown = sprag(&["job", "show", &books.ids[0], "--store", &store], "");
+    assert!(shown.stdout.contains("\"done\""), "{}", shown.stdout);
+}
+
+#[test]
+fn a_service_is_paused_listed_and_resumed() {
+    let books = books();
+    let store = books.url();
+    sprag(&["service", "pause", "printer", "--store", &store, "--json"], "").json();
+    let listed = sprag(&["service", "list", "--store", &store, "--json"], "").json();
+    assert_eq!(
+        (&listed["items"][0]["service"], &listed["items"][0]["ready"]),
+        (&"printer".into(), &1.into())
+    );
+    assert!(listed["items"][0]["paused_at"].is_u64());
+    let explained = sprag(&["job", "explain", &books.ids[2], "--store", &store], "");
+    assert!(explained.stdout.contains("is paused"), "{}", explained.stdout);
+    sprag(&["service", "resume", "printer", "--store", &store, "--json"], "").json();
+    let listed = sprag(&["service", "list", "--store", &store, "--json"], "").json();
+    assert!(listed["items"][0]["paused_at"].is_null());
+}
+
+#[test]
+fn acting_on_a_file_that_an_engine_has_is_refused() {
+    let books = books();
+    let _engine = SqliteStore::open(&books.path(), Durability::Process).unwrap();
+    let args = ["service", "pause", "printer", "--store", &books.url()];
+    let refused = sprag(&args, "");
+    assert!(refused.stderr.starts_with("STORE_IN_USE"), "{}", refused.stderr);
+}

@@ -4,4 +4,5 @@
 
 mod jobs;
 mod upgrades;
+mod upkeep;
 mod world;

@@ -145,6 +145,7 @@ async fn look<S: Store>(store: &S, points: &[String]) {
             || (is_cancelled(n) && job.row.state == JobState::Cancelled);
         assert!(expected, "{points:?}: job {n} is {}: {:?}", job.row.state, job.error);
     }
+    assert_eq!(store.undelivered().await.unwrap(), 0, "{points:?}: every end was told");
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{points:?}: {}", check.name);
     }
@@ -199,7 +200,8 @@ impl Database {
 impl Books for Database {
     fn clear(&mut self) {
         let tables = "SELECT tablename::text FROM pg_tables
-            WHERE schemaname = 'sprag' AND tablename <> 'meta'";
+            WHERE schemaname = 'sprag' AND tablename <> 'meta'
+            ORDER BY tablename = 'job_count'";
         self.runtime.block_on(async {
             for row in self.client.query(tables, &[]).await.unwrap() {
                 let delete = format!("DELETE FROM sprag.{}", row.get::<_, &str>(0));

@@ -9,6 +9,7 @@ use sprag_engine::store::{
     EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, RenewOutcome,
     RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -164,5 +165,59 @@ impl<S: Store> Store for Seam<S> {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         self.0.audit().await
+    }
+}
+
+impl<S: Store> Upkeep for Seam<S> {
+    async fn pause(&self, service: &str) -> Answer<()> {
+        self.0.pause(service).await
+    }
+
+    async fn resume(&self, service: &str) -> Answer<()> {
+        self.0.resume(service).await
+    }
+
+    async fn services(&self) -> Answer<Vec<ServiceView>> {
+        self.0.services().await
+    }
+
+    async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
+        around!(self.limit_tenant(tenant_id, max_open))
+    }
+
+    async fn claim_tasks(
+        &self,
+        engine: EngineNo,
+        tasks: Vec<String>,
+        max: u32,
+        hold_ms: Millis,
+    ) -> Answer<Vec<Task>> {
+        around!(self.claim_tasks(engine, tasks, max, hold_ms))
+    }
+
+    async fn settle_tasks(&self, engine: EngineNo, settled: Vec<(Task, Delivery)>) -> Answer<()> {
+        around!(self.settle_tasks(engine, settled))
+    }
+
+    async fn undelivered(&self) -> Answer<u64> {
+        self.0.undelivered().await
+    }
+
+    async fn retire(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> Answer<Retired> {
+        around!(self.retire(engine, keep_ms, after, limit))
+    }
+
+    async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
+        around!(self.forget(engine, keep_ms, limit))
+    }
+
+    async fn counts(&self) -> Answer<Counts> {
+        self.0.counts().await
     }
 }

@@ -11,8 +11,10 @@ use std::time::Duration;
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
+use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{Store, StoreError};
+use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::Handler;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
@@ -110,12 +112,19 @@ async fn script<S: Store>(store: S, life: &str) {
         poll: Duration::from_millis(2),
         beat: Duration::from_millis(20),
         takeover: Duration::from_millis(40),
+        // Looked for from the start, and nothing is that old.
+        retention: Some(LIMIT),
+        dedup_retention: Some(LIMIT),
+        hook_backoff: vec![Duration::from_millis(1)],
         ..EngineConfig::default()
     };
+    let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
     // Fewer slots than jobs, so that some are entered at once and others claimed.
     let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol);
+    let builder = builder.hook_for_all("told", hook);
     let engine = Arc::new(builder.service("work", 2, handler).start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
+    engine.limit_tenant("t", Some(1_000)).await.unwrap();
     for n in 0..JOBS {
         let envelope = format!(
             r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
@@ -127,11 +136,12 @@ async fn script<S: Store>(store: S, life: &str) {
         }
     }
     let all_closed = async {
-        while engine.store().open_jobs().await.unwrap() > 0 {
+        let store = engine.store();
+        while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, all_closed).await.expect("every job ends");
+    tokio::time::timeout(LIMIT, all_closed).await.expect("every job ends and is told");
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled(), "it works until it is stopped");
     // Nothing is given back in this script: at least the call is made.

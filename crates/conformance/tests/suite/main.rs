@@ -20,6 +20,7 @@ mod requests;
 mod schema;
 mod submit;
 mod tls;
+mod upkeep;
 
 #[path = "../kill/points.rs"]
 #[allow(dead_code)]

@@ -1,5 +1,6 @@
 //! The two legs: directive, handler, message, Steps 1 to 3, and the next step.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
+use crate::engine::Pinned;
 use crate::ids::AttemptKey;
 use crate::plan;
 use crate::store::{
@@ -286,13 +288,23 @@ impl<S: Store> Heart<S> {
             let write =
                 plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
                     .expect("a message that has entered can be finished");
-            writes.push(FinishWrite { repeats: finishing.repeats, ..write });
+            let tasks = self.tasks(&pinned);
+            writes.push(FinishWrite { repeats: finishing.repeats, tasks, ..write });
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let answer = store.finish(engine, writes).await;
             Done::Finished(group, answer)
         });
+    }
+
+    /// What the closing commit of a job records besides.
+    fn tasks(&self, pinned: &Pinned) -> Arc<[String]> {
+        if self.every_end.is_empty() {
+            return pinned.tasks.clone();
+        }
+        let named = pinned.tasks.iter().filter(|task| !self.every_end.contains(task));
+        self.every_end.iter().chain(named).cloned().collect()
     }
 
     pub(super) fn finished(
@@ -357,6 +369,9 @@ impl<S: Store> Heart<S> {
         }
         if let FinishOutcome::Done { job, .. } = outcome {
             self.may_claim |= !job.is_terminal();
+            if job.is_terminal() {
+                self.ended.notify_one();
+            }
         }
         if enter_next {
             let pinned = self.pinned(&held);

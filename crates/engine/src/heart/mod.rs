@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -199,6 +199,10 @@ pub(crate) struct Heart<S: Store> {
     /// Why it stops, if nobody has asked for it.
     too_old: Option<Refusal>,
     next_lease: u64,
+    /// What closing commits record besides, whatever the protocol.
+    every_end: Vec<String>,
+    /// Told when a job has ended.
+    ended: Arc<Notify>,
 }
 
 /// What a heart is made of.
@@ -210,6 +214,8 @@ pub(crate) struct Body<S: Store> {
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) ops: mpsc::UnboundedSender<Op>,
     pub(crate) queue: mpsc::UnboundedReceiver<Op>,
+    pub(crate) every_end: Vec<String>,
+    pub(crate) ended: Arc<Notify>,
 }
 
 impl<S: Store> Heart<S> {
@@ -244,6 +250,8 @@ impl<S: Store> Heart<S> {
             stopping: None,
             too_old: None,
             next_lease: first_lease(),
+            every_end: body.every_end,
+            ended: body.ended,
         }
     }
 

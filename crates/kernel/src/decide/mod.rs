@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`rows`] | what of a job and an attempt the rules look at |
 //! | [`submit`] | new job, known job, or key used for something else |
+//! | [`rerun`] | whether an ended job may be run again |
 //! | [`leg1`] | activation entered; directive written; published or not |
 //! | [`callback`] | ACK, heartbeat, RESULT |
 //! | [`timer`] | ACK timeout, lease expiry, lost owner |
@@ -20,6 +21,7 @@ pub mod cancel;
 pub mod leg1;
 pub mod leg2;
 pub mod request;
+pub mod rerun;
 pub mod rows;
 pub mod seq;
 pub mod submit;

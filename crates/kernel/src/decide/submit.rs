@@ -36,6 +36,29 @@ pub fn submit(known: Option<Known<'_>>, hash: Hash) -> Result<Submit<'_>, Refusa
     }
 }
 
+/// How many open jobs a tenant may have, and has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// At most so many.
+    pub max_open: u32,
+    /// So many are open.
+    pub open_jobs: u32,
+}
+
+impl Slots {
+    /// Takes one for a new job, or says why there is none.
+    pub fn take(&mut self, tenant_id: &str) -> Result<(), Refusal> {
+        if self.open_jobs >= self.max_open {
+            return Err(Refusal::new(Code::TenantLimit)
+                .with("tenant_id", tenant_id.to_owned())
+                .with("limit", self.max_open)
+                .with("open", self.open_jobs));
+        }
+        self.open_jobs += 1;
+        Ok(())
+    }
+}
+
 /// A sequential job as it is born: QUEUED, one obligation, every step PENDING. The activation of
 /// step 0 is its attempt row; the others wait for theirs.
 pub fn create(steps: u32) -> (JobRow, Vec<AttemptRow>) {

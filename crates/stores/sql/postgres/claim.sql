@@ -1,6 +1,7 @@
 -- Due activations, the most urgent first, leave the queue and enter Leg1. What another engine is
 -- claiming right now is passed over. `pick` is 0 for all, 1 for those that were delivered less often than
--- `$5`, 2 for the others. At the ceiling of entries a row is claimed without one.
+-- `$5`, 2 for the others. Nothing of a paused service is claimed. At the ceiling of entries a row is
+-- claimed without one.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -14,6 +15,7 @@ WITH alive AS MATERIALIZED (
                 OR (losses + ledger / 1000000000000 >= $5::bigint) = (w.pick = 2))
             ORDER BY ready_at, job_id
             LIMIT w.most FOR UPDATE SKIP LOCKED) AS a
+    WHERE (SELECT 1 FROM sprag.service s WHERE s.service = w.service) IS NULL
 )
 UPDATE sprag.attempt a SET ready_at = NULL, owner = $1, version = a.version + 1, updated_at = p.now,
     ledger = a.ledger + CASE WHEN a.ledger / 1000000000000 < 999 THEN 1000000000000 ELSE 0 END

@@ -22,7 +22,8 @@ WITH alive AS MATERIALIZED (
         AND a.version = i.version AND a.guid / 1000000000 % 10 = 0
     ORDER BY i.n FOR UPDATE OF a
 ), held AS MATERIALIZED (
-    SELECT m.*, j.semaphore, j.version AS job_version, j.events,
+    SELECT m.*, j.semaphore, j.version AS job_version, j.events, j.tenant_id,
+        substr(j.dedup_key, 1, 2) <> 'c:' AS takes_slot,
         CASE WHEN j.state = $9::smallint THEN 2 ELSE 1 END AS p
     FROM message m JOIN sprag.job j ON j.job_id = m.job_id
     WHERE j.semaphore > 0 ORDER BY m.n FOR NO KEY UPDATE OF j
@@ -34,7 +35,8 @@ WITH alive AS MATERIALIZED (
         count(*) OVER so_far AS ordinal, count(*) OVER (PARTITION BY h.job_id) AS of_job
     FROM chosen h WINDOW so_far AS (PARTITION BY h.job_id ORDER BY h.n)
 ), plan AS MATERIALIZED (
-    SELECT r.*, r.ordinal = r.of_job AS is_last, r.step_index + 1 AS next_step,
+    -- While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
+    SELECT r.*, ($14::boolean[])[r.n] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter, r.ordinal = r.of_job AS is_last, r.step_index + 1 AS next_step,
         r.attempt_no + 1 AS next_attempt_no, 1 AS first_attempt_no,
         4 * (r.n - 1) + 2 * (r.p - 1) + CASE WHEN r.after = 0 THEN 2 ELSE 1 END AS q
     FROM running r
@@ -47,9 +49,9 @@ WITH alive AS MATERIALIZED (
         AND a.turn = p.turn AND a.attempt_no = p.attempt_no
 ), next_steps AS (
     UPDATE sprag.attempt a SET version = a.version + 1, updated_at = p.now,
-        ledger = a.ledger + CASE WHEN ($14::boolean[])[p.n] THEN 1000000000000 ELSE 0 END,
-        owner = CASE WHEN ($14::boolean[])[p.n] THEN $1 END,
-        ready_at = CASE WHEN ($14::boolean[])[p.n] THEN NULL ELSE p.now - a.priority * $15::bigint END
+        ledger = a.ledger + CASE WHEN p.enter THEN 1000000000000 ELSE 0 END,
+        owner = CASE WHEN p.enter THEN $1 END,
+        ready_at = CASE WHEN p.enter THEN NULL ELSE p.now - a.priority * $15::bigint END
     FROM plan p
     WHERE p.follows = 1 AND a.job_id = p.job_id AND a.step_index = p.next_step
         AND a.branch = p.branch AND a.turn = p.turn AND a.attempt_no = p.first_attempt_no
@@ -73,6 +75,16 @@ WITH alive AS MATERIALIZED (
         error_code = CASE WHEN p.after = 0 THEN p.error_code END,
         error_message = CASE WHEN p.after = 0 THEN p.error_message END
     FROM plan p WHERE p.is_last AND j.job_id = p.job_id
+), released AS (
+    UPDATE sprag.tenant t SET open_jobs = t.open_jobs - c.closed
+    FROM (SELECT p.tenant_id, count(*)::integer AS closed FROM plan p
+        WHERE p.after = 0 AND p.takes_slot GROUP BY p.tenant_id) AS c
+    WHERE t.tenant_id = c.tenant_id
+), completions AS (
+    INSERT INTO sprag.completion (job_id, task, due_at, created_at)
+    SELECT p.job_id, t.task, p.now, p.now
+    FROM plan p, LATERAL unnest(string_to_array(($24::text[])[p.n], E'\n')) AS t (task)
+    WHERE p.after = 0 AND ($24::text[])[p.n] IS NOT NULL
 ), told AS (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT p.job_id, p.events + p.ordinal, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
@@ -81,5 +93,5 @@ WITH alive AS MATERIALIZED (
     FROM plan p
 )
 SELECT n, ($18::smallint[])[q] AS state, job_version + ordinal AS version,
-    follows = 1 AND ($14::boolean[])[n] AS entered
+    follows = 1 AND enter AS entered
 FROM plan

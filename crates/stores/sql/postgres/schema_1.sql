@@ -178,6 +178,89 @@ CREATE TABLE sprag.request_event (
     PRIMARY KEY (request_id, n)
 );
 
+-- Services that nothing is claimed or entered of; one that is not paused has no row.
+CREATE TABLE sprag.service (
+    service text PRIMARY KEY,
+    paused_at bigint NOT NULL
+);
+
+-- Tenants that may have so many open jobs; one without a limit has no row, and none of its jobs writes
+-- here. Child jobs are part of their parent and do not count.
+CREATE TABLE sprag.tenant (
+    tenant_id text PRIMARY KEY,
+    max_open integer NOT NULL CHECK (max_open >= 0),
+    open_jobs integer NOT NULL CHECK (open_jobs >= 0)
+) WITH (fillfactor = 50);
+
+-- What the closing commit of a job has left to do for the world outside: recorded once, delivered at least
+-- once. The time is when to deliver it, or to deliver it again if its deliverer is not heard of.
+CREATE TABLE sprag.completion (
+    job_id uuid NOT NULL,
+    due_at bigint,
+    owner bigint,
+    created_at bigint NOT NULL,
+    delivered_at bigint,
+    deliveries integer NOT NULL DEFAULT 0,
+    task text NOT NULL,
+    error_message text,
+    PRIMARY KEY (job_id, task),
+    CHECK ((due_at IS NULL) = (delivered_at IS NOT NULL))
+) WITH (fillfactor = 50);
+CREATE INDEX completion_due ON sprag.completion (task, due_at) WHERE due_at IS NOT NULL;
+
+-- What is left of a job that retention has deleted: its dedup key answers for it.
+CREATE TABLE sprag.retired (
+    tenant_id text NOT NULL,
+    dedup_key text NOT NULL,
+    job_id uuid NOT NULL,
+    retired_at bigint NOT NULL,
+    state smallint NOT NULL CHECK (state BETWEEN 4 AND 6),
+    idempotency_hash bytea NOT NULL,
+    PRIMARY KEY (tenant_id, dedup_key)
+);
+CREATE INDEX retired_at ON sprag.retired (retired_at);
+
+-- How many jobs are in which state, so that counting reads a handful of rows. Kept by triggers, one write
+-- per statement: whatever writes jobs cannot forget it. Connections keep to shards of their own, so that
+-- they seldom wait for each other.
+CREATE TABLE sprag.job_count (
+    jobs bigint NOT NULL,
+    shard smallint NOT NULL,
+    state smallint NOT NULL,
+    PRIMARY KEY (shard, state)
+) WITH (fillfactor = 50);
+
+CREATE FUNCTION sprag.count_born() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO sprag.job_count (shard, state, jobs)
+    SELECT pg_backend_pid() % 32, state, count(*) FROM born GROUP BY state
+    ON CONFLICT (shard, state) DO UPDATE SET jobs = sprag.job_count.jobs + EXCLUDED.jobs;
+    RETURN NULL;
+END $$;
+CREATE FUNCTION sprag.count_moved() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO sprag.job_count (shard, state, jobs)
+    SELECT pg_backend_pid() % 32, state, sum(n)
+    FROM (SELECT state, 1 AS n FROM after UNION ALL SELECT state, -1 FROM before) AS moves
+    GROUP BY state HAVING sum(n) <> 0 ORDER BY state
+    ON CONFLICT (shard, state) DO UPDATE SET jobs = sprag.job_count.jobs + EXCLUDED.jobs;
+    RETURN NULL;
+END $$;
+CREATE FUNCTION sprag.count_gone() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO sprag.job_count (shard, state, jobs)
+    SELECT pg_backend_pid() % 32, state, -count(*) FROM gone GROUP BY state ORDER BY state
+    ON CONFLICT (shard, state) DO UPDATE SET jobs = sprag.job_count.jobs + EXCLUDED.jobs;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER job_count_insert AFTER INSERT ON sprag.job REFERENCING NEW TABLE AS born
+    FOR EACH STATEMENT EXECUTE FUNCTION sprag.count_born();
+CREATE TRIGGER job_count_update AFTER UPDATE ON sprag.job
+    REFERENCING OLD TABLE AS before NEW TABLE AS after
+    FOR EACH STATEMENT EXECUTE FUNCTION sprag.count_moved();
+CREATE TRIGGER job_count_delete AFTER DELETE ON sprag.job REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION sprag.count_gone();
+
 -- The store's time, or a test's.
 CREATE FUNCTION sprag.now_ms(test bigint) RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL RESTRICTED
@@ -188,6 +271,19 @@ CREATE FUNCTION sprag.expect(holds boolean) RETURNS boolean LANGUAGE plpgsql VOL
 BEGIN
     IF holds IS NOT TRUE THEN
         RAISE EXCEPTION 'a row has moved on since the snapshot' USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN true;
+END $$;
+
+-- Ends a statement that has created a job again which retention has just deleted: its own snapshot does not
+-- see that, this look does. The statement is run again whole, and then finds the key retired.
+CREATE FUNCTION sprag.expect_not_retired(tenant_ids text[], dedup_keys text[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM unnest(tenant_ids, dedup_keys) AS i (tenant_id, dedup_key)
+        JOIN sprag.retired r ON r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key)
+    THEN
+        RAISE EXCEPTION 'a job was retired since the snapshot' USING ERRCODE = 'serialization_failure';
     END IF;
     RETURN true;
 END $$;

@@ -1,5 +1,6 @@
 -- Jobs are born QUEUED with one obligation, their attempts 1 PENDING, and their first event. A job whose
--- dedup key is known is left out. Job arrays come in the order of (tenant, dedup key), so that two slices
+-- dedup key is known is left out, also if only the key is left of it; so are jobs of tenants with a limit,
+-- unless their slots are held (`$35`). Job arrays come in the order of (tenant, dedup key), so that two slices
 -- with the same jobs wait for each other in the same order. What belongs to a job but not to its row
 -- (which steps, how step 0 begins) is found by a binary search for its id in `$24`, which is sorted.
 WITH alive AS MATERIALIZED (
@@ -20,8 +21,12 @@ WITH alive AS MATERIALIZED (
         $22::text[]) AS i (job_id, steps, tenant_id, request_type, protocol_id, dedup_key,
         idempotency_key, idempotency_hash, mode, doc_id, lane, routing_key, priority, correlation_id,
         traceparent, rerun_of, schema_version, input_ref, output_ref, payload)
+    WHERE ($35::boolean OR (SELECT 1 FROM sprag.tenant t WHERE t.tenant_id = i.tenant_id) IS NULL
+            OR substr(i.dedup_key, 1, 2) = 'c:')
+        AND (SELECT 1 FROM sprag.retired r
+            WHERE r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key) IS NULL
     ON CONFLICT (tenant_id, dedup_key) DO NOTHING
-    RETURNING job_id, priority, created_at AS now
+    RETURNING job_id, priority, created_at AS now, tenant_id, dedup_key
 ), numbered AS MATERIALIZED (
     SELECT c.job_id, c.priority, c.now, width_bucket(c.job_id, $24::uuid[]) AS n FROM created c
 ), steps AS MATERIALIZED (
@@ -33,7 +38,8 @@ WITH alive AS MATERIALIZED (
         LEFT JOIN sprag.protocol p ON p.protocol_id = s.protocol_id
 ), begun AS (
     SELECT c.job_id, c.now, c.priority + s.priority AS priority, s.step_index, s.step_id,
-        s.step_type, s.service, ($26::bigint[])[c.n] AS not_before, ($27::boolean[])[c.n] AS enter
+        s.step_type, s.service, ($26::bigint[])[c.n] AS not_before,
+        ($27::boolean[])[c.n] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter
     FROM numbered c JOIN steps s ON s.shape = ($25::integer[])[c.n]
 ), attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, attempt_no, state, version, ledger, owner, ready_at,
@@ -51,3 +57,4 @@ WITH alive AS MATERIALIZED (
     SELECT job_id, 1, now, 'created' FROM numbered
 )
 SELECT job_id FROM numbered
+WHERE (SELECT sprag.expect_not_retired(array_agg(tenant_id), array_agg(dedup_key)) FROM created)

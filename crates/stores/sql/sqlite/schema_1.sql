@@ -170,6 +170,70 @@ CREATE TABLE request_event (
     PRIMARY KEY (request_id, n)
 ) WITHOUT ROWID;
 
+-- Services that nothing is claimed or entered of; one that is not paused has no row.
+CREATE TABLE service (
+    service TEXT PRIMARY KEY,
+    paused_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Tenants that may have so many open jobs; one without a limit has no row, and none of its jobs writes
+-- here. Child jobs are part of their parent and do not count.
+CREATE TABLE tenant (
+    tenant_id TEXT PRIMARY KEY,
+    max_open INTEGER NOT NULL CHECK (max_open >= 0),
+    open_jobs INTEGER NOT NULL CHECK (open_jobs >= 0)
+) WITHOUT ROWID;
+
+-- What the closing commit of a job has left to do for the world outside: recorded once, delivered at least
+-- once. The time is when to deliver it, or to deliver it again if its deliverer is not heard of.
+CREATE TABLE completion (
+    job_id BLOB NOT NULL,
+    task TEXT NOT NULL,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    due_at INTEGER,
+    owner INTEGER,
+    created_at INTEGER NOT NULL,
+    delivered_at INTEGER,
+    error_message TEXT,
+    PRIMARY KEY (job_id, task),
+    CHECK ((due_at IS NULL) = (delivered_at IS NOT NULL))
+) WITHOUT ROWID;
+CREATE INDEX completion_due ON completion (task, due_at) WHERE due_at IS NOT NULL;
+
+-- What is left of a job that retention has deleted: its dedup key answers for it.
+CREATE TABLE retired (
+    tenant_id TEXT NOT NULL,
+    dedup_key TEXT NOT NULL,
+    idempotency_hash BLOB NOT NULL,
+    job_id BLOB NOT NULL,
+    state INTEGER NOT NULL CHECK (state BETWEEN 4 AND 6),
+    retired_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant_id, dedup_key)
+) WITHOUT ROWID;
+CREATE INDEX retired_at ON retired (retired_at);
+
+-- How many jobs are in which state, so that counting reads a handful of rows. Kept by triggers: whatever
+-- writes a job cannot forget it.
+CREATE TABLE job_count (
+    shard INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    jobs INTEGER NOT NULL,
+    PRIMARY KEY (shard, state)
+) WITHOUT ROWID;
+
+CREATE TRIGGER job_count_insert AFTER INSERT ON job BEGIN
+    INSERT INTO job_count VALUES (0, NEW.state, 1)
+    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
+END;
+CREATE TRIGGER job_count_update AFTER UPDATE OF state ON job WHEN NEW.state <> OLD.state BEGIN
+    UPDATE job_count SET jobs = jobs - 1 WHERE shard = 0 AND state = OLD.state;
+    INSERT INTO job_count VALUES (0, NEW.state, 1)
+    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
+END;
+CREATE TRIGGER job_count_delete AFTER DELETE ON job BEGIN
+    UPDATE job_count SET jobs = jobs - 1 WHERE shard = 0 AND state = OLD.state;
+END;
+
 -- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
 -- what the digits and states become is handed in, decided by the kernel.
 CREATE VIEW finish_op AS
@@ -177,7 +241,7 @@ SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS
     NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
     NULL AS guid, NULL AS children, NULL AS semaphore, NULL AS job_to, NULL AS advance,
     NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
-    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS changes;
+    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS changes, NULL AS tasks;
 
 CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
@@ -222,6 +286,13 @@ BEGIN
             WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
             AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
     WHERE job_id = NEW.job_id;
+
+    UPDATE tenant SET open_jobs = open_jobs - 1
+    WHERE NEW.semaphore = 0 AND tenant_id = (SELECT tenant_id FROM job
+        WHERE job_id = NEW.job_id AND substr(dedup_key, 1, 2) <> 'c:');
+
+    INSERT INTO completion (job_id, task, due_at, created_at)
+    SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks) WHERE NEW.semaphore = 0;
 
     INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT job_id, events, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes

@@ -97,6 +97,9 @@ async fn take_over_in(
     tx.execute("UPDATE sprag.engine SET dead = 1 WHERE engine_no = $1 AND dead = 0", &[&dead.0])
         .await?;
     crash_point("postgres.take_over.after_death");
+    let free = "UPDATE sprag.completion SET due_at = $2, owner = NULL
+        WHERE due_at IS NOT NULL AND owner = $1";
+    tx.execute(free, &[&dead.0, &now]).await?;
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
     tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS]).await.map(Some)
 }

@@ -53,6 +53,7 @@ pub(super) async fn finish(
                 &column(&slice, |write| write.cancelling.changes.as_str()),
                 &column(&slice, |write| write.cancelling.changes_closing.as_str()),
                 &column(&slice, |write| write.cancelling.waiting_to.map(code)),
+                &column(&slice, |write| tasks(&write.tasks)),
             ],
         )
         .await?;
@@ -110,6 +111,11 @@ fn per_plan<C>(slice: &Slice<'_>, value: impl Fn(&FinishPlan) -> C) -> Vec<C> {
 /// Four values per message: of each plan, for a message that leaves the job open and for one that closes it.
 fn per_end<C>(slice: &Slice<'_>, values: impl Fn(&FinishPlan) -> [C; 2]) -> Vec<C> {
     slice.iter().flat_map(|(_, w)| [&w.open, &w.cancelling]).flat_map(values).collect()
+}
+
+/// Completion tasks as the statement takes them, one per line; nothing for the many jobs that have none.
+fn tasks(tasks: &[String]) -> Option<String> {
+    (!tasks.is_empty()).then(|| tasks.join("\n"))
 }
 
 /// What the statement calls what follows.

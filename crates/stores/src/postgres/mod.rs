@@ -16,6 +16,7 @@ mod failure;
 mod feed;
 mod finish;
 mod legs;
+mod limited;
 mod open;
 mod pools;
 mod read;
@@ -24,6 +25,7 @@ mod rows;
 mod slice;
 mod submit;
 mod tls;
+mod upkeep;
 mod worker;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
@@ -32,6 +34,7 @@ use sprag_engine::store::{
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -204,5 +207,59 @@ impl Store for PostgresStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         read::audit(&self.pools).await
+    }
+}
+
+impl Upkeep for PostgresStore {
+    async fn pause(&self, service: &str) -> Answer<()> {
+        upkeep::pause(&self.pools, service).await
+    }
+
+    async fn resume(&self, service: &str) -> Answer<()> {
+        upkeep::resume(&self.pools, service).await
+    }
+
+    async fn services(&self) -> Answer<Vec<ServiceView>> {
+        upkeep::services(&self.pools).await
+    }
+
+    async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
+        upkeep::limit_tenant(&self.pools, tenant_id, max_open).await
+    }
+
+    async fn claim_tasks(
+        &self,
+        engine: EngineNo,
+        tasks: Vec<String>,
+        max: u32,
+        hold_ms: Millis,
+    ) -> Answer<Vec<Task>> {
+        upkeep::claim_tasks(&self.pools, engine, (&tasks, max), hold_ms).await
+    }
+
+    async fn settle_tasks(&self, engine: EngineNo, settled: Vec<(Task, Delivery)>) -> Answer<()> {
+        upkeep::settle_tasks(&self.pools, engine, &settled).await
+    }
+
+    async fn undelivered(&self) -> Answer<u64> {
+        upkeep::undelivered(&self.pools).await
+    }
+
+    async fn retire(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> Answer<Retired> {
+        upkeep::retire(&self.pools, engine, keep_ms, (after, limit)).await
+    }
+
+    async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
+        upkeep::forget(&self.pools, engine, keep_ms, limit).await
+    }
+
+    async fn counts(&self) -> Answer<Counts> {
+        upkeep::counts(&self.pools).await
     }
 }

@@ -16,7 +16,10 @@ use crate::versions::{Migration, Schema, version_of};
 
 /// The schema this binary knows.
 pub(super) fn schema() -> Schema {
-    let first = include_str!("../../sql/postgres/schema_1.sql");
+    let first = concat!(
+        include_str!("../../sql/postgres/schema_1.sql"),
+        include_str!("../../sql/postgres/views.sql")
+    );
     Schema::new(vec![Migration { version: 1, oldest_compatible: 1, sql: first }])
 }
 /// What two processes that open a database at the same time wait for: `sprag` in ASCII.

@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::failure::{Repeats, failed};
+use super::limited;
 use super::pools::Pools;
 use super::rows::{get, hash, state, unsigned, unsigned_long};
 use super::slice::{code, signed};
-use super::submit::{Runner, insert};
 
 impl RequestStore for PostgresStore {
     async fn create_request(&self, request: NewRequest) -> Answer<RequestView> {
@@ -154,10 +154,12 @@ async fn amend<T>(
             Ok((Some(write), answer)) => (write, answer),
         };
         if let Some(job) = &write.job {
-            let runner = Runner::Within(&tx, pools.test_now());
-            let created = insert(runner, engine, std::slice::from_ref(job)).await?;
+            let run = (engine, std::slice::from_ref(job));
+            let mut answers = [None];
+            limited::fill(&tx, pools.test_now(), run, &mut answers).await?;
             // The key of the run is the request's own and its row is locked: nobody else has made it.
-            if created.is_empty() {
+            let [answer] = answers;
+            if !answer.transpose()?.is_some_and(|submitted| submitted.created) {
                 return Err(StoreError::Poison("a run that never began has a job".to_owned()));
             }
         }

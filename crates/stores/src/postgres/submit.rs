@@ -12,6 +12,7 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::failure::failed;
+use super::limited;
 use super::pools::{Params, Pools};
 use super::rows::{get, hash, state};
 use super::slice::signed;
@@ -39,12 +40,25 @@ pub(super) async fn protocols(pools: &Pools) -> Answer<Vec<String>> {
     pools.read(sql, &[&MAX_PROTOCOLS]).await?.iter().map(|row| get(row, 0)).collect()
 }
 
+/// The answers to a slice, as far as they are known.
+pub(super) type Answers = [Option<Result<Submitted, Refusal>>];
+
 /// Where a statement runs: by itself, or within a transaction that writes more than it.
+#[derive(Clone, Copy)]
 pub(super) enum Runner<'a> {
     /// As a transaction of its own.
     Alone(&'a Pools),
     /// In this one, at this time if it is a test's.
     Within(&'a Transaction<'a>, Option<i64>),
+}
+
+/// Which jobs an insert may create.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Those of tenants without a limit.
+    Unlimited,
+    /// All: the slots of the others are locked and taken.
+    Held,
 }
 
 impl Runner<'_> {
@@ -65,7 +79,7 @@ impl Runner<'_> {
 
 /// Creates what is new. What is not is looked at afterwards: its creator has committed, because the
 /// insert has waited for that, and dedup keys are never given away; a transaction around the two
-/// statements would add nothing.
+/// statements would add nothing. What is neither belongs to a tenant with a limit.
 pub(super) async fn submit(
     pools: &Pools,
     engine: EngineNo,
@@ -74,7 +88,7 @@ pub(super) async fn submit(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let created = insert(Runner::Alone(pools), engine, jobs).await?;
+    let created = insert(Runner::Alone(pools), engine, jobs, Slot::Unlimited).await?;
     if created.is_empty() {
         pools.expect_alive(engine).await?;
     }
@@ -89,24 +103,27 @@ pub(super) async fn submit(
         })
         .collect();
     if created.len() < jobs.len() {
-        answer_known(pools, jobs, &mut answers).await?;
+        answer_known(Runner::Alone(pools), jobs, &mut answers).await?;
+    }
+    if answers.iter().any(Option::is_none) {
+        limited::submit(pools, engine, jobs, &mut answers).await?;
     }
     let gone = || StoreError::Unavailable("a job went away while it was looked at".to_owned());
     answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect()
 }
 
 /// Fills in what was not created, as the kernel decides about the job that has the key.
-async fn answer_known(
-    pools: &Pools,
+pub(super) async fn answer_known(
+    runner: Runner<'_>,
     jobs: &[NewJob],
-    answers: &mut [Option<Result<Submitted, Refusal>>],
+    answers: &mut Answers,
 ) -> Answer<()> {
     let open: Vec<usize> = (0..jobs.len()).filter(|n| answers[*n].is_none()).collect();
     let place: Vec<i32> = open.iter().map(|n| i32::try_from(*n).unwrap_or(i32::MAX)).collect();
     let tenant: Vec<&str> = open.iter().map(|n| jobs[*n].facts.tenant_id.as_str()).collect();
     let dedup: Vec<&str> = open.iter().map(|n| jobs[*n].facts.dedup_key.as_str()).collect();
     let sql = include_str!("../../sql/postgres/find_known.sql");
-    for row in pools.run(sql, &[&place, &tenant, &dedup]).await? {
+    for row in runner.run(sql, &[&place, &tenant, &dedup]).await? {
         let n = usize::try_from(get::<i32>(&row, 0)?).unwrap_or(usize::MAX);
         let job_id = JobId::from(get::<Uuid>(&row, 1)?);
         let known = (job_id, hash(get(&row, 2)?)?, state(&row, 3)?);
@@ -182,6 +199,7 @@ pub(super) async fn insert(
     runner: Runner<'_>,
     engine: EngineNo,
     jobs: &[NewJob],
+    slot: Slot,
 ) -> Answer<HashSet<JobId>> {
     let mut sorted: Vec<&NewJob> = jobs.iter().collect();
     sorted.sort_by_key(|job| (&job.facts.tenant_id, &job.facts.dedup_key));
@@ -230,6 +248,7 @@ pub(super) async fn insert(
                 &steps.iter().map(|(.., step)| step.service.as_str()).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
                 &steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
+                &(slot == Slot::Held),
             ],
         )
         .await?;

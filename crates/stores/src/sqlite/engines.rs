@@ -62,6 +62,10 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
         params![dead.0, tx.now, AGEING_MS],
     )?;
     crash_point("take_over.after_release");
+    tx.execute(
+        "UPDATE completion SET due_at = ?2, owner = NULL WHERE due_at IS NOT NULL AND owner = ?1",
+        params![dead.0, tx.now],
+    )?;
     // A message that was not finished is delivered again, which is one more entry of Leg2. Only what
     // passes on here is returned: the heir may run attempts of its own.
     let mut passed_on = tx.all(

@@ -14,6 +14,7 @@ use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
+use super::upkeep::{is_any_paused, is_paused};
 use super::writer::Tx;
 use crate::AGEING_MS;
 use crate::repeat::{self, AttemptNow};
@@ -39,6 +40,9 @@ fn claim_service(
              AND (?3 = 0 OR (a.losses + a.ledger / 1000000000000 >= ?4) = (?3 = 2))
          ORDER BY a.ready_at LIMIT ?2"
     );
+    if is_paused(tx, &wish.service)? {
+        return Ok(());
+    }
     let wish = params![wish.service, wish.max, wish.pick.code(), LONE_DELIVERY - 1];
     let found = tx.all(&sql, wish, |row| Ok((key(row)?, held_if_readable(tx.connection, row)?)))?;
     for (key, held) in found {
@@ -276,7 +280,8 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     let plan = if cancelling { &write.cancelling } else { &write.open };
     let children = u32::from(plan.follows != FollowWrite::Nothing);
     let Ok(settled) = job.semaphore.settle(children) else { return Ok(FinishOutcome::Gone) };
-    let enter_next = write.enter_next && plan.follows == FollowWrite::NextStep;
+    let enter_next =
+        write.enter_next && plan.follows == FollowWrite::NextStep && !is_any_paused(tx)?;
     let before = tx.connection.total_changes();
     insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))?;
     crash_point("finish.after_statement");
@@ -356,6 +361,13 @@ fn insert_finish_op(
             due,
             losses,
             changes,
+            tasks(&write.tasks),
         ],
     )
+}
+
+/// Completion tasks as the statement takes them; nothing for the many jobs that have none.
+fn tasks(tasks: &[String]) -> Option<String> {
+    let text = || serde_json::to_string(tasks).expect("a list of text is JSON");
+    (!tasks.is_empty()).then(text)
 }

@@ -17,6 +17,7 @@ mod readers;
 mod requests;
 mod rows;
 mod submit;
+mod upkeep;
 mod worker;
 mod writer;
 
@@ -29,6 +30,7 @@ use sprag_engine::store::{
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
 };
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -238,5 +240,62 @@ impl Store for SqliteStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         self.readers.run(read::audit).await
+    }
+}
+
+impl Upkeep for SqliteStore {
+    async fn pause(&self, service: &str) -> Answer<()> {
+        let service = service.to_owned();
+        self.writer.run(move |tx| upkeep::pause(tx, &service)).await
+    }
+
+    async fn resume(&self, service: &str) -> Answer<()> {
+        let service = service.to_owned();
+        self.writer.run(move |tx| upkeep::resume(tx, &service)).await
+    }
+
+    async fn services(&self) -> Answer<Vec<ServiceView>> {
+        self.readers.run(upkeep::services).await
+    }
+
+    async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
+        let tenant_id = tenant_id.to_owned();
+        self.writer.run(move |tx| upkeep::limit_tenant(tx, &tenant_id, max_open)).await
+    }
+
+    async fn claim_tasks(
+        &self,
+        engine: EngineNo,
+        tasks: Vec<String>,
+        max: u32,
+        hold_ms: Millis,
+    ) -> Answer<Vec<Task>> {
+        self.writer.run(move |tx| upkeep::claim_tasks(tx, engine, (&tasks, max), hold_ms)).await
+    }
+
+    async fn settle_tasks(&self, engine: EngineNo, settled: Vec<(Task, Delivery)>) -> Answer<()> {
+        self.writer.run(move |tx| upkeep::settle_tasks(tx, engine, &settled)).await
+    }
+
+    async fn undelivered(&self) -> Answer<u64> {
+        self.readers.run(upkeep::undelivered).await
+    }
+
+    async fn retire(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> Answer<Retired> {
+        self.writer.run(move |tx| upkeep::retire(tx, engine, keep_ms, (after, limit))).await
+    }
+
+    async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
+        self.writer.run(move |tx| upkeep::forget(tx, engine, keep_ms, limit)).await
+    }
+
+    async fn counts(&self) -> Answer<Counts> {
+        self.readers.run(upkeep::counts).await
     }
 }

@@ -57,8 +57,9 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
 pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
-             a.error_message, a.sent_at, a.acked_at, a.updated_at
-         FROM attempt a JOIN job j ON j.job_id = a.job_id WHERE a.job_id = ?1
+             a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL
+         FROM attempt a JOIN job j ON j.job_id = a.job_id
+             LEFT JOIN service s ON s.service = a.service WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
     tx.all(&sql, params![job_id.as_bytes()], |row| {
@@ -72,6 +73,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 service: row.get(43)?,
                 owner: row.get::<_, Option<i64>>(44)?.map(EngineNo),
                 is_ready: row.get::<_, Option<i64>>(45)?.is_some(),
+                is_paused: row.get(52)?,
                 timer_at: row.get(46)?,
                 output: row.get(47)?,
                 error: attempt_error(row.get(41)?, row.get(48)?),
@@ -108,7 +110,8 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     for (name, sql) in CHECKS {
         let violations = tx.all(sql, [], |row| {
             let read = || -> rusqlite::Result<Violation> {
-                Ok(Violation { job_id: JobId::from_bytes(row.get(0)?), detail: row.get(1)? })
+                let job_id: Option<[u8; 16]> = row.get(0)?;
+                Ok(Violation { job_id: job_id.map(JobId::from_bytes), detail: row.get(1)? })
             };
             read().map_err(|error| failed(&error))
         })?;
@@ -135,6 +138,6 @@ fn replay(tx: &Tx<'_>) -> Answer<Check> {
 
 /// How many jobs are open.
 pub(super) fn count_open(tx: &Tx<'_>) -> Answer<u64> {
-    let sql = "SELECT count(*) FROM job WHERE state < 4";
-    tx.find(sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
+    let counts = super::upkeep::counts(tx)?;
+    Ok(counts.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, jobs)| jobs).sum())
 }

@@ -4,12 +4,13 @@ use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
-use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
-use sprag_kernel::keys::{Hash, Mode};
+use sprag_kernel::decide::submit::{Known, Slots, Submit, submit as decide};
+use sprag_kernel::keys::{DedupKey, Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
 use super::engines::expect_alive;
 use super::rows::{failed, state};
+use super::upkeep::is_any_paused;
 use super::writer::Tx;
 use crate::{AGEING_MS, MAX_PROTOCOLS};
 
@@ -61,6 +62,9 @@ pub(super) fn submit_one(
             Ok(Ok(Submitted { job_id, state, created: job_id == facts.job_id }))
         }
         (Ok(_), _) => {
+            if let Err(refusal) = take_slot(tx, job)? {
+                return Ok(Err(refusal));
+            }
             insert(tx, engine, job)?;
             let submitted =
                 Submitted { job_id: facts.job_id, state: JobState::Queued, created: true };
@@ -70,8 +74,7 @@ pub(super) fn submit_one(
 }
 
 fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
-    let sql =
-        "SELECT job_id, idempotency_hash, state FROM job WHERE tenant_id = ?1 AND dedup_key = ?2";
+    let sql = include_str!("../../sql/sqlite/find_known.sql");
     let named = params![job.facts.tenant_id, job.facts.dedup_key];
     let found: Option<([u8; 16], [u8; 32], u8)> =
         tx.find(sql, named, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -80,7 +83,28 @@ fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
         .transpose()
 }
 
+/// A slot of the tenant, if it has a limit and the job counts against it.
+fn take_slot(tx: &Tx<'_>, job: &NewJob) -> Answer<Result<(), Refusal>> {
+    let tenant_id = &job.facts.tenant_id;
+    if !DedupKey::takes_slot(&job.facts.dedup_key) {
+        return Ok(Ok(()));
+    }
+    let sql = "SELECT max_open, open_jobs FROM tenant WHERE tenant_id = ?1";
+    let slots = tx.find(sql, [tenant_id], |row| {
+        Ok(Slots { max_open: row.get(0)?, open_jobs: row.get(1)? })
+    })?;
+    let Some(mut slots) = slots else { return Ok(Ok(())) };
+    if let Err(refusal) = slots.take(tenant_id) {
+        return Ok(Err(refusal));
+    }
+    let sql = "UPDATE tenant SET open_jobs = ?2 WHERE tenant_id = ?1";
+    tx.execute(sql, params![tenant_id, slots.open_jobs])?;
+    crash_point("submit.after_slot");
+    Ok(Ok(()))
+}
+
 fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
+    let may_enter = job.enter && !is_any_paused(tx)?;
     let facts = &job.facts;
     tx.execute(
         include_str!("../../sql/sqlite/insert_job.sql"),
@@ -110,7 +134,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
     )?;
     crash_point("submit.after_job");
     for (index, step) in job.steps.iter().enumerate() {
-        let first = Activation::of(tx, engine, job, index);
+        let first = Activation::of(tx, engine, job, (index, may_enter));
         tx.execute(
             include_str!("../../sql/sqlite/insert_attempt.sql"),
             params![
@@ -143,7 +167,7 @@ struct Activation {
 }
 
 impl Activation {
-    fn of(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, index: usize) -> Self {
+    fn of(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, (index, may_enter): (usize, bool)) -> Self {
         let mut this =
             Self { ledger: ActivityLedger::FRESH, owner: None, ready_at: None, timer_at: None };
         let due = job.not_before.map(|due| i64::try_from(due).unwrap_or(i64::MAX));
@@ -152,7 +176,7 @@ impl Activation {
         }
         if let Some(due) = due.filter(|due| *due > tx.now) {
             this.timer_at = Some(due);
-        } else if job.enter {
+        } else if may_enter {
             this.ledger = this.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
             this.owner = Some(engine.0);
         } else {

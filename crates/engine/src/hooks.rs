@@ -1,0 +1,180 @@
+//! Hooks: what the user wants done when a job has ended. The closing commit records a task per hook; the
+//! deliverer calls the hook, at least once, and tells the store how it went. A hook that fails, panics or
+//! takes too long is called again after a wait; one whose engine dies is called by whoever takes over.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use sprag_kernel::retry::{Backoff, Millis};
+use sprag_kernel::{JobState, State, StepState};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::crash::crash_point;
+use crate::ids::{EngineNo, JobId};
+use crate::store::{Answer, AttemptError, Store, StoreError};
+use crate::upkeep::{Delivery, Task};
+
+/// How many hooks run at a time.
+const AT_ONCE: u32 = 16;
+/// How long a hook may take. As long as it may run nobody else calls it.
+const HOLD_MS: Millis = 60_000;
+
+/// The completion task of a hook.
+pub(crate) fn task_of(hook: &str) -> String {
+    format!("hook:{hook}")
+}
+
+/// A job that has ended, as a hook is told of it.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The job.
+    pub job_id: JobId,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// What was asked for.
+    pub request_type: String,
+    /// How it ended.
+    pub state: JobState,
+    /// What its last step has produced, if it succeeded.
+    pub output: Option<Value>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// The same at every delivery: hand it to the outside world so that it can make the effect once.
+    pub effect_key: String,
+}
+
+type Called = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
+/// What is called when a job has ended.
+#[derive(Clone)]
+pub struct Hook(Arc<dyn Fn(Ended) -> Called + Send + Sync>);
+
+impl Hook {
+    /// A hook; an error is written down, and the hook is called again.
+    pub fn new<E: Display, F, A>(call: F) -> Self
+    where
+        F: Fn(Ended) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<(), E>> + Send + 'static,
+    {
+        Self(Arc::new(move |ended| {
+            let called = call(ended);
+            Box::pin(async move { called.await.map_err(|error| error.to_string()) })
+        }))
+    }
+}
+
+/// Delivers the completion tasks that this engine has hooks for.
+pub(crate) struct Deliverer<S: Store> {
+    pub(crate) store: Arc<S>,
+    pub(crate) engine: EngineNo,
+    pub(crate) hooks: HashMap<String, Hook>,
+    pub(crate) backoff: Backoff,
+    pub(crate) poll: Duration,
+    /// A job has ended.
+    pub(crate) ended: Arc<Notify>,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl<S: Store> Deliverer<S> {
+    /// Delivers until it is told to stop, or the engine is fenced off.
+    pub(crate) async fn run(mut self) {
+        while !*self.stop.borrow() {
+            match self.deliver().await {
+                // As many as were asked for: there may be more.
+                Ok(count) if count == AT_ONCE as usize => continue,
+                Ok(_) => {}
+                Err(StoreError::Fenced) => return,
+                Err(error) => {
+                    tracing::warn!(code = "STORE_CALL_FAILED", %error, "hooks wait for the store");
+                }
+            }
+            tokio::select! {
+                _ = self.stop.changed() => {}
+                () = self.ended.notified() => {}
+                () = tokio::time::sleep(self.poll) => {}
+            }
+        }
+    }
+
+    /// One group: claimed, called side by side, settled.
+    async fn deliver(&self) -> Answer<usize> {
+        let tasks = self.hooks.keys().map(|name| task_of(name)).collect();
+        let claimed = self.store.claim_tasks(self.engine, tasks, AT_ONCE, HOLD_MS).await?;
+        let count = claimed.len();
+        let mut calls = JoinSet::new();
+        for task in claimed {
+            calls.spawn(call(self.store.clone(), self.hook_of(&task), task));
+        }
+        let mut settled = Vec::with_capacity(count);
+        while let Some(called) = calls.join_next().await {
+            let (task, result) = called.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+            crash_point("hooks.after_call");
+            settled.push(self.settle(task, result?));
+        }
+        if count > 0 {
+            self.store.settle_tasks(self.engine, settled).await?;
+        }
+        Ok(count)
+    }
+
+    fn hook_of(&self, task: &Task) -> Hook {
+        let name = task.task.split_once(':').map_or("", |(_, name)| name);
+        self.hooks[name].clone()
+    }
+
+    fn settle(&self, task: Task, result: Result<(), String>) -> (Task, Delivery) {
+        let delivery = match result {
+            Ok(()) => Delivery::Done,
+            Err(message) => {
+                let (job_id, hook) = (task.job_id, &task.task);
+                tracing::warn!(code = "HOOK_FAILED", %job_id, hook, message, "it is called again");
+                Delivery::Failed { delay_ms: self.backoff.after(task.delivery), message }
+            }
+        };
+        (task, delivery)
+    }
+}
+
+/// Calls a hook. It runs as a task of its own, so that its panic is its own too.
+async fn call<S: Store>(
+    store: Arc<S>,
+    hook: Hook,
+    task: Task,
+) -> (Task, Answer<Result<(), String>>) {
+    let ended = match ended(store.as_ref(), &task).await {
+        Ok(Some(ended)) => ended,
+        Ok(None) => return (task, Ok(Err("the job is gone".to_owned()))),
+        Err(error) => return (task, Err(error)),
+    };
+    let called = tokio::spawn(async move { (hook.0)(ended).await });
+    let result = match tokio::time::timeout(Duration::from_millis(HOLD_MS), called).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panicked)) => Err(panicked.to_string()),
+        Err(_) => Err("the hook did not return in time".to_owned()),
+    };
+    (task, Ok(result))
+}
+
+async fn ended<S: Store>(store: &S, task: &Task) -> Answer<Option<Ended>> {
+    let Some(job) = store.job(task.job_id).await? else { return Ok(None) };
+    debug_assert!(job.row.state.is_terminal(), "tasks are recorded by the closing commit");
+    let mut attempts = store.attempts(task.job_id).await?;
+    attempts.retain(|attempt| attempt.row.state == StepState::Succeeded);
+    let last = attempts.last().filter(|_| job.row.state == JobState::Succeeded);
+    let output = last.and_then(|attempt| attempt.output.as_deref());
+    Ok(Some(Ended {
+        job_id: task.job_id,
+        tenant_id: job.facts.tenant_id,
+        request_type: job.facts.request_type,
+        state: job.row.state,
+        output: output.and_then(|text| serde_json::from_str(text).ok()),
+        error: job.error,
+        effect_key: format!("{}/{}", task.job_id, task.task),
+    }))
+}

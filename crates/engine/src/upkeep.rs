@@ -1,0 +1,123 @@
+//! The second half of the store seam: what is done beside jobs. Pausing services, limiting tenants, delivering
+//! what closing commits have left to do, deleting what was kept long enough, counting.
+//!
+//! A completion task is text whose first part says what it is: `hook:NAME` is a hook of the user's. The
+//! closing commit records it once; whoever claims it delivers it, and settles it afterwards. A claim holds
+//! for a time only and ends with the engine that has it, so that a delivery that nobody heard of again is
+//! made again: at least once, each time with the same effect key.
+
+use std::future::Future;
+
+use sprag_kernel::JobState;
+use sprag_kernel::retry::Millis;
+
+use crate::ids::{EngineNo, JobId};
+use crate::store::Answer;
+
+/// A service as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Its name.
+    pub service: String,
+    /// Since when nothing of it is started.
+    pub paused_at: Option<Millis>,
+    /// How many activations wait for a worker.
+    pub ready: u64,
+}
+
+/// A completion task that this engine delivers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// The job that has ended.
+    pub job_id: JobId,
+    /// What is to be done.
+    pub task: String,
+    /// The how manieth delivery this is, from 1.
+    pub delivery: u32,
+}
+
+/// How a delivery went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It need not be made again.
+    Done,
+    /// It is to be made again.
+    Failed {
+        /// After this wait.
+        delay_ms: Millis,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// What a look at finished jobs found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// How many jobs it has deleted.
+    pub deleted: usize,
+    /// Where to look next; from the oldest again if there is nothing.
+    pub next: Option<JobId>,
+}
+
+/// How many jobs are in a state.
+pub type Counts = Vec<(JobState, u64)>;
+
+/// What is done beside jobs.
+pub trait Upkeep: Send + Sync + 'static {
+    /// From now on nothing of this service is claimed or entered; what runs goes on.
+    fn pause(&self, service: &str) -> impl Future<Output = Answer<()>> + Send;
+
+    /// The service goes on.
+    fn resume(&self, service: &str) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Services that are paused, or that somebody waits for, by name.
+    fn services(&self) -> impl Future<Output = Answer<Vec<ServiceView>>> + Send;
+
+    /// Sets or lifts the limit of a tenant's open jobs. Those that are open count, even above the limit.
+    fn limit_tenant(
+        &self,
+        tenant_id: &str,
+        max_open: Option<u32>,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Takes completion tasks of these kinds that are due, at most `max`. If they are not settled within
+    /// `hold_ms` they are due again.
+    fn claim_tasks(
+        &self,
+        engine: EngineNo,
+        tasks: Vec<String>,
+        max: u32,
+        hold_ms: Millis,
+    ) -> impl Future<Output = Answer<Vec<Task>>> + Send;
+
+    /// Says how deliveries went. One that was claimed by somebody else since is left to it.
+    fn settle_tasks(
+        &self,
+        engine: EngineNo,
+        settled: Vec<(Task, Delivery)>,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// How many completion tasks are not delivered yet.
+    fn undelivered(&self) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// Looks at the next `limit` jobs after this one, the oldest first, and deletes those that have ended
+    /// at least `keep_ms` ago and have no task left to deliver. Their dedup keys stay.
+    fn retire(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        after: Option<JobId>,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Retired>> + Send;
+
+    /// Deletes dedup keys of jobs that were deleted at least `keep_ms` ago, at most `limit`.
+    fn forget(
+        &self,
+        engine: EngineNo,
+        keep_ms: Millis,
+        limit: u32,
+    ) -> impl Future<Output = Answer<usize>> + Send;
+
+    /// How many jobs are in which state, without looking at jobs.
+    fn counts(&self) -> impl Future<Output = Answer<Counts>> + Send;
+}

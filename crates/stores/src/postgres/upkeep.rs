@@ -1,0 +1,141 @@
+//! What is done beside jobs: pauses, limits, deliveries, retention, counts.
+
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::{Answer, StoreError};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task};
+use sprag_kernel::retry::Millis;
+use uuid::Uuid;
+
+use super::failure::failed;
+use super::pools::Pools;
+use super::rows::{get, state, time, unsigned, unsigned_long};
+use super::slice::{signed, span};
+
+pub(super) async fn pause(pools: &Pools, service: &str) -> Answer<()> {
+    let sql = "INSERT INTO sprag.service VALUES ($1, sprag.now_ms($2)) ON CONFLICT DO NOTHING";
+    pools.run(sql, &[&service, &pools.test_now()]).await.map(|_| ())
+}
+
+pub(super) async fn resume(pools: &Pools, service: &str) -> Answer<()> {
+    pools.run("DELETE FROM sprag.service WHERE service = $1", &[&service]).await.map(|_| ())
+}
+
+pub(super) async fn services(pools: &Pools) -> Answer<Vec<ServiceView>> {
+    let rows = pools.read(include_str!("../../sql/upkeep/services.sql"), &[]).await?;
+    rows.iter()
+        .map(|row| {
+            let (service, paused_at) = (get(row, 0)?, time(row, 1)?);
+            Ok(ServiceView { service, paused_at, ready: unsigned_long(row, 2)? })
+        })
+        .collect()
+}
+
+/// Sets a limit. The first one of a tenant counts what is open: no job may be created or closed between
+/// the count and the row that keeps it, so the table is locked for this moment.
+pub(super) async fn limit_tenant(pools: &Pools, tenant: &str, max: Option<u32>) -> Answer<()> {
+    let Some(max) = max else {
+        let sql = "DELETE FROM sprag.tenant WHERE tenant_id = $1";
+        return pools.run(sql, &[&tenant]).await.map(|_| ());
+    };
+    let max = signed(max);
+    let set = "UPDATE sprag.tenant SET max_open = $2 WHERE tenant_id = $1 RETURNING 1";
+    if !pools.run(set, &[&tenant, &max]).await?.is_empty() {
+        return Ok(());
+    }
+    let mut client = pools.plain().await?;
+    let run = async {
+        let tx = client.transaction().await?;
+        tx.batch_execute("LOCK TABLE sprag.job IN SHARE ROW EXCLUSIVE MODE").await?;
+        let sql = include_str!("../../sql/postgres/insert_tenant.sql");
+        tx.execute(sql, &[&tenant, &max]).await?;
+        tx.commit().await
+    };
+    run.await.map_err(|error| failed(&error))
+}
+
+pub(super) async fn claim_tasks(
+    pools: &Pools,
+    engine: EngineNo,
+    (tasks, max): (&[String], u32),
+    hold_ms: Millis,
+) -> Answer<Vec<Task>> {
+    let sql = include_str!("../../sql/postgres/claim_tasks.sql");
+    let (max, hold) = (i64::from(max), span(hold_ms));
+    let rows = pools.run(sql, &[&engine.0, &pools.test_now(), &tasks, &max, &hold]).await?;
+    if rows.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let mut claimed = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let job_id = JobId::from(get::<Uuid>(row, 0)?);
+        claimed.push(Task { job_id, task: get(row, 1)?, delivery: unsigned(row, 2)? });
+    }
+    // An update returns rows as it meets them.
+    let place = |task: &Task| tasks.iter().position(|asked| *asked == task.task);
+    claimed.sort_by_key(|task| (place(task), task.job_id));
+    Ok(claimed)
+}
+
+pub(super) async fn settle_tasks(
+    pools: &Pools,
+    engine: EngineNo,
+    settled: &[(Task, Delivery)],
+) -> Answer<()> {
+    let jobs: Vec<Uuid> = settled.iter().map(|(task, _)| task.job_id.uuid()).collect();
+    let tasks: Vec<&str> = settled.iter().map(|(task, _)| task.task.as_str()).collect();
+    let deliveries: Vec<i32> = settled.iter().map(|(task, _)| signed(task.delivery)).collect();
+    let outcome = |delivery: &Delivery| match delivery {
+        Delivery::Done => (None, None),
+        Delivery::Failed { delay_ms, message } => (Some(span(*delay_ms)), Some(message.clone())),
+    };
+    let (delays, messages): (Vec<_>, Vec<_>) =
+        settled.iter().map(|(_, delivery)| outcome(delivery)).unzip();
+    let sql = include_str!("../../sql/postgres/settle_tasks.sql");
+    let now = pools.test_now();
+    let written =
+        pools.run(sql, &[&engine.0, &now, &jobs, &tasks, &deliveries, &delays, &messages]).await?;
+    if written.is_empty() { pools.expect_alive(engine).await } else { Ok(()) }
+}
+
+pub(super) async fn undelivered(pools: &Pools) -> Answer<u64> {
+    let sql = "SELECT count(*) FROM sprag.completion WHERE due_at IS NOT NULL";
+    pools.read(sql, &[]).await?.first().map_or(Ok(0), |row| unsigned_long(row, 0))
+}
+
+pub(super) async fn retire(
+    pools: &Pools,
+    engine: EngineNo,
+    keep_ms: Millis,
+    (after, limit): (Option<JobId>, u32),
+) -> Answer<Retired> {
+    let sql = include_str!("../../sql/postgres/retire.sql");
+    let (after, limit) = (after.map_or(Uuid::nil(), JobId::uuid), i64::from(limit));
+    let keep = span(keep_ms);
+    let rows = pools.run(sql, &[&engine.0, &pools.test_now(), &keep, &after, &limit]).await?;
+    let row = rows.first().ok_or(StoreError::Fenced)?;
+    let deleted = usize::try_from(get::<i64>(row, 0)?).unwrap_or(0);
+    // A job that is younger than the limit, or the end, is the end of this round.
+    let is_round_over = get::<i64>(row, 1)? < limit || get(row, 2)?;
+    let last = get::<Option<Uuid>>(row, 3)?.map(JobId::from);
+    Ok(Retired { deleted, next: last.filter(|_| !is_round_over) })
+}
+
+pub(super) async fn forget(
+    pools: &Pools,
+    engine: EngineNo,
+    keep_ms: Millis,
+    limit: u32,
+) -> Answer<usize> {
+    let sql = include_str!("../../sql/postgres/forget_retired.sql");
+    let (keep, limit) = (span(keep_ms), i64::from(limit));
+    let rows = pools.run(sql, &[&engine.0, &pools.test_now(), &keep, &limit]).await?;
+    if rows.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    Ok(rows.len())
+}
+
+pub(super) async fn counts(pools: &Pools) -> Answer<Counts> {
+    let rows = pools.read(include_str!("../../sql/upkeep/counts.sql"), &[]).await?;
+    rows.iter().map(|row| Ok((state(row, 0)?, unsigned_long(row, 1)?))).collect()
+}

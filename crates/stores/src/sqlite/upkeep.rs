@@ -1,0 +1,147 @@
+//! What is done beside jobs: pauses, limits, deliveries, retention, counts.
+
+use rusqlite::params;
+use sprag_engine::crash::crash_point;
+use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::store::Answer;
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task};
+use sprag_kernel::retry::Millis;
+
+use super::engines::expect_alive;
+use super::rows::{failed, state};
+use super::writer::Tx;
+
+pub(super) fn pause(tx: &Tx<'_>, service: &str) -> Answer<()> {
+    let sql = "INSERT INTO service VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+    tx.execute(sql, params![service, tx.now]).map(|_| ())
+}
+
+pub(super) fn resume(tx: &Tx<'_>, service: &str) -> Answer<()> {
+    tx.execute("DELETE FROM service WHERE service = ?1", [service]).map(|_| ())
+}
+
+/// While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
+pub(super) fn is_any_paused(tx: &Tx<'_>) -> Answer<bool> {
+    Ok(tx.find("SELECT 1 FROM service LIMIT 1", [], |_| Ok(()))?.is_some())
+}
+
+pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
+    let sql = "SELECT 1 FROM service WHERE service = ?1";
+    Ok(tx.find(sql, [service], |_| Ok(()))?.is_some())
+}
+
+pub(super) fn services(tx: &Tx<'_>) -> Answer<Vec<ServiceView>> {
+    tx.all(include_str!("../../sql/upkeep/services.sql"), [], |row| {
+        let view = || -> rusqlite::Result<ServiceView> {
+            Ok(ServiceView { service: row.get(0)?, paused_at: row.get(1)?, ready: row.get(2)? })
+        };
+        view().map_err(|error| failed(&error))
+    })
+}
+
+pub(super) fn limit_tenant(tx: &Tx<'_>, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
+    let Some(max_open) = max_open else {
+        return tx.execute("DELETE FROM tenant WHERE tenant_id = ?1", [tenant_id]).map(|_| ());
+    };
+    let set = "UPDATE tenant SET max_open = ?2 WHERE tenant_id = ?1";
+    if tx.execute(set, params![tenant_id, max_open])? == 0 {
+        let open = include_str!("../../sql/sqlite/insert_tenant.sql");
+        tx.execute(open, params![tenant_id, max_open])?;
+    }
+    Ok(())
+}
+
+pub(super) fn claim_tasks(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    (tasks, max): (&[String], u32),
+    hold_ms: Millis,
+) -> Answer<Vec<Task>> {
+    expect_alive(tx, engine)?;
+    let until = tx.now + i64::try_from(hold_ms).unwrap_or(i64::MAX / 2);
+    let mut claimed = Vec::new();
+    for task in tasks {
+        let left = u32::try_from(max as usize - claimed.len()).unwrap_or(0);
+        let sql = include_str!("../../sql/sqlite/claim_tasks.sql");
+        let claim = params![task, tx.now, left, engine.0, until];
+        claimed.extend(tx.all(sql, claim, |row| {
+            let task = || -> rusqlite::Result<Task> {
+                let job_id = JobId::from_bytes(row.get(0)?);
+                Ok(Task { job_id, task: task.clone(), delivery: row.get(1)? })
+            };
+            task().map_err(|error| failed(&error))
+        })?);
+    }
+    crash_point("claim_tasks.after_claim");
+    Ok(claimed)
+}
+
+pub(super) fn settle_tasks(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    settled: &[(Task, Delivery)],
+) -> Answer<()> {
+    expect_alive(tx, engine)?;
+    for (task, delivery) in settled {
+        let (due_at, message) = match delivery {
+            Delivery::Done => (None, None),
+            Delivery::Failed { delay_ms, message } => {
+                (Some(tx.now + i64::try_from(*delay_ms).unwrap_or(i64::MAX / 2)), Some(message))
+            }
+        };
+        let (job_id, name) = (task.job_id.as_bytes(), &task.task);
+        let sql = include_str!("../../sql/sqlite/settle_task.sql");
+        tx.execute(sql, params![job_id, name, task.delivery, engine.0, due_at, message, tx.now])?;
+        crash_point("settle_tasks.after_task");
+    }
+    Ok(())
+}
+
+pub(super) fn undelivered(tx: &Tx<'_>) -> Answer<u64> {
+    let sql = "SELECT count(*) FROM completion WHERE due_at IS NOT NULL";
+    tx.find(sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
+}
+
+pub(super) fn retire(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    keep_ms: Millis,
+    (after, limit): (Option<JobId>, u32),
+) -> Answer<Retired> {
+    expect_alive(tx, engine)?;
+    let until = tx.now - i64::try_from(keep_ms).unwrap_or(i64::MAX / 2);
+    let after = after.map_or([0; 16], |job_id| *job_id.as_bytes());
+    let sql = include_str!("../../sql/sqlite/look_at_finished.sql");
+    let page: Vec<([u8; 16], bool, bool)> = tx.all(sql, params![after, limit, until], |row| {
+        let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        read().map_err(|error| failed(&error))
+    })?;
+    let mut deleted = 0;
+    for (job_id, _, _) in page.iter().filter(|(_, is_over, _)| *is_over) {
+        let keep = include_str!("../../sql/sqlite/insert_retired.sql");
+        tx.execute(keep, params![job_id, tx.now])?;
+        for table in ["completion", "stale", "event", "attempt", "job"] {
+            tx.execute(&format!("DELETE FROM {table} WHERE job_id = ?1"), [job_id])?;
+        }
+        deleted += 1;
+    }
+    // A job that is younger than the limit, or the end, is the end of this round.
+    let is_round_over =
+        page.len() < limit as usize || page.iter().any(|(_, _, is_young)| *is_young);
+    let last = page.last().map(|(job_id, _, _)| JobId::from_bytes(*job_id));
+    Ok(Retired { deleted, next: last.filter(|_| !is_round_over) })
+}
+
+pub(super) fn forget(tx: &Tx<'_>, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
+    expect_alive(tx, engine)?;
+    let until = tx.now - i64::try_from(keep_ms).unwrap_or(i64::MAX / 2);
+    tx.execute(include_str!("../../sql/sqlite/forget_retired.sql"), params![until, limit])
+}
+
+pub(super) fn counts(tx: &Tx<'_>) -> Answer<Counts> {
+    tx.all(include_str!("../../sql/upkeep/counts.sql"), [], |row| {
+        let read = || -> rusqlite::Result<(u8, u64)> { Ok((row.get(0)?, row.get(1)?)) };
+        let (code, jobs) = read().map_err(|error| failed(&error))?;
+        Ok((state(code)?, jobs))
+    })
+}
