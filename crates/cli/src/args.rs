@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{canon, docs, job, ledger, machines, plan, protocol, service, verify};
+use crate::commands::{canon, docs, inbox, job, ledger, machines, plan, protocol, service, verify};
 use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
@@ -37,6 +37,8 @@ pub enum Command {
     Job(job::JobArgs),
     /// Pause and resume services, straight in a store.
     Service(service::ServiceArgs),
+    /// List what users have submitted inside of their own transactions, and what became of it.
+    Inbox(inbox::InboxArgs),
     /// Audit a store: every invariant, in one snapshot.
     Verify(verify::VerifyArgs),
     /// Run a command per item, in parallel; results in order, resumed after a crash.

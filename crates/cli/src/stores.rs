@@ -4,6 +4,7 @@ use std::future::Future;
 
 use sprag_engine::control;
 use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::inbox::{InboxFilter, InboxView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
 };
@@ -109,6 +110,11 @@ impl Looking {
     /// Services that are paused or waited for.
     pub fn services(&self) -> Result<Vec<ServiceView>, Refusal> {
         self.wait(self.store.services())
+    }
+
+    /// Rows of the inbox, the newest first.
+    pub fn inbox(&self, filter: InboxFilter) -> Result<Vec<InboxView>, Refusal> {
+        self.wait(self.store.inbox(filter))
     }
 
     /// Every invariant.

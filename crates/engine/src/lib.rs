@@ -14,6 +14,7 @@ pub mod graph;
 mod heart;
 pub mod hooks;
 pub mod ids;
+pub mod inbox;
 pub mod names;
 pub mod plan;
 pub mod protocol;

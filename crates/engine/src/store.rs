@@ -17,6 +17,7 @@ use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
 use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::upkeep::Upkeep;
 
 pub use crate::feed::{Cursor, FeedEvent};
@@ -575,6 +576,21 @@ pub trait Store: Upkeep {
         engine: EngineNo,
         writes: Vec<FinishWrite>,
     ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
+
+    /// Envelopes that users have written inside of their own transactions and that no engine has taken,
+    /// the oldest first.
+    fn inbox_waiting(&self, limit: u32) -> impl Future<Output = Answer<Vec<Waiting>>> + Send;
+
+    /// Creates the jobs of envelopes from the inbox and marks their rows, or notes why there is none, in one
+    /// transaction. What somebody else has taken is left alone. Says how many this call took.
+    fn take_in(
+        &self,
+        engine: EngineNo,
+        entries: Vec<TakeIn>,
+    ) -> impl Future<Output = Answer<usize>> + Send;
+
+    /// Rows of the inbox, the newest first.
+    fn inbox(&self, filter: InboxFilter) -> impl Future<Output = Answer<Vec<InboxView>>> + Send;
 
     /// Decides about a job and the newest attempt of its current step (or of the step named) under
     /// their locks, and writes what was decided in the same transaction. If that enters a message,

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
+use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
@@ -191,6 +192,18 @@ impl Store for AnyStore {
         decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
         ask!(self.amend(engine, job_id, step_index, decide))
+    }
+
+    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
+        ask!(self.inbox_waiting(limit))
+    }
+
+    async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {
+        ask!(self.take_in(engine, entries))
+    }
+
+    async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {
+        ask!(self.inbox(filter))
     }
 
     async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {

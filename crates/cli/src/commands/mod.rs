@@ -2,6 +2,7 @@
 
 pub mod canon;
 pub mod docs;
+pub mod inbox;
 pub mod job;
 pub mod ledger;
 pub mod machines;

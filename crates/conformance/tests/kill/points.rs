@@ -39,6 +39,7 @@ pub(crate) const SEAM: &[&str] = &[
     "settle_tasks",
     "silent_engines",
     "submit",
+    "take_in",
     "take_over",
 ];
 
@@ -52,6 +53,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "dispatch.after_job",
     "end.after_attempt",
     "finish.after_statement",
+    "inbox.after_job",
     "renew.after_attempt",
     "renew.after_job",
     "settle_tasks.after_task",

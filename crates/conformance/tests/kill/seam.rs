@@ -4,6 +4,7 @@
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
     EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, RenewOutcome,
@@ -117,6 +118,10 @@ impl<S: Store> Store for Seam<S> {
         around!(self.amend(engine, job_id, step_index, decide))
     }
 
+    async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {
+        around!(self.take_in(engine, entries))
+    }
+
     // What only reads leaves nothing behind.
 
     async fn protocols(&self) -> Answer<Vec<String>> {
@@ -133,6 +138,14 @@ impl<S: Store> Store for Seam<S> {
 
     async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
         self.0.held_by(engine).await
+    }
+
+    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
+        self.0.inbox_waiting(limit).await
+    }
+
+    async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {
+        self.0.inbox(filter).await
     }
 
     async fn now(&self) -> Answer<Millis> {

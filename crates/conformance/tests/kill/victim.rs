@@ -52,7 +52,7 @@ pub(crate) fn run(folder: &Path) {
 
 async fn play<S: Store>(store: S, folder: &Path, role: &str) {
     match role {
-        SCRIPT => script(store, &std::env::var("SPRAG_LIFE").unwrap()).await,
+        SCRIPT => script(store, folder, &std::env::var("SPRAG_LIFE").unwrap()).await,
         poison::SUBMIT => poison::submit(store).await,
         poison::WORK => poison::work(store).await,
         LOAD | SERVE | DRAIN => live(store, folder, role).await,
@@ -84,7 +84,7 @@ pub(crate) fn is_cancelled(n: usize) -> bool {
 
 /// A bounded load that passes every crash point: submits, retries, cancels, and waits for the end. Each
 /// life has a protocol of its own, so that it must learn that of the life before to go on with its jobs.
-async fn script<S: Store>(store: S, life: &str) {
+async fn script<S: Store>(store: S, folder: &Path, life: &str) {
     let protocol_id = format!("script.v{life}");
     let mut protocol = Protocol::new(&protocol_id, "SCRIPT")
         .step("first", "work")
@@ -125,19 +125,18 @@ async fn script<S: Store>(store: S, life: &str) {
     let engine = Arc::new(builder.service("work", 2, handler).start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();
+    write_to_inbox(folder, &scripted(0)).await;
     for n in 0..JOBS {
-        let envelope = format!(
-            r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
-                "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{n}"}}"#
-        );
-        let submitted = engine.submit(envelope.as_bytes()).await.unwrap();
+        let submitted = engine.submit(scripted(n).as_bytes()).await.unwrap();
         if is_cancelled(n) {
             engine.cancel(submitted.job_id, None).await.unwrap();
         }
     }
     let all_closed = async {
         let store = engine.store();
-        while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0 {
+        while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0
+            || !store.inbox_waiting(1).await.unwrap().is_empty()
+        {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
@@ -172,6 +171,28 @@ async fn work_outside<S: Store>(engine: Arc<Engine<S>>) {
                 let _ = engine.result(fence.clone(), done).await;
             }
         }
+    }
+}
+
+/// The envelope of a job of the script.
+fn scripted(n: usize) -> String {
+    format!(
+        r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
+            "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{n}"}}"#
+    )
+}
+
+/// Submits in a transaction of a user: the same job once more, on another way in.
+async fn write_to_inbox(folder: &Path, envelope: &str) {
+    if let Ok(url) = std::env::var("SPRAG_PG") {
+        let (client, connection) =
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.execute("SELECT sprag.submit($1::text)", &[&envelope]).await.unwrap();
+    } else {
+        let user = rusqlite::Connection::open(folder.join("store.db")).unwrap();
+        user.busy_timeout(LIMIT).unwrap();
+        sprag_stores::sqlite::submit_in(&user, envelope).unwrap();
     }
 }
 

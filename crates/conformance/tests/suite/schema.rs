@@ -90,6 +90,7 @@ fn both_schemas_have_the_same_tables_and_columns() {
         "event",
         "request",
         "request_event",
+        "inbox",
         "service",
         "tenant",
         "completion",

@@ -59,6 +59,7 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
+        self.look_into_inbox();
     }
 
     /// Goes on with an attempt that came from the store, once its protocol is known.

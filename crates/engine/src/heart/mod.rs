@@ -10,6 +10,7 @@
 //! culprit stands alone; that one ends, the others go on.
 
 mod callbacks;
+mod inbox;
 mod intake;
 mod legs;
 mod life;
@@ -161,6 +162,7 @@ enum Done {
     Looked(Answer<Due>),
     Entered(Answer<Option<Held>>),
     Learned(String, Answer<Option<String>>),
+    TookIn(Answer<usize>),
 }
 
 pub(crate) struct Heart<S: Store> {
@@ -169,6 +171,8 @@ pub(crate) struct Heart<S: Store> {
     config: EngineConfig,
     services: HashMap<String, Service>,
     protocols: HashMap<String, Arc<Pinned>>,
+    /// Those that the engine was built with, the last one first.
+    own: Arc<[Arc<Pinned>]>,
     ops: mpsc::UnboundedSender<Op>,
     queue: mpsc::UnboundedReceiver<Op>,
     calls: JoinSet<Done>,
@@ -181,6 +185,7 @@ pub(crate) struct Heart<S: Store> {
     renews: Phase<Renewing>,
     refusals: Phase<Refusing>,
     claiming: bool,
+    inbox: inbox::Looking,
     /// Whether the store may have activations that this engine could claim.
     may_claim: bool,
     /// The store was away; nothing is asked of it before this time.
@@ -226,6 +231,7 @@ impl<S: Store> Heart<S> {
             engine: body.engine,
             config: body.config,
             services: body.services,
+            own: body.protocols.iter().rev().cloned().collect(),
             protocols: body.protocols.into_iter().map(by_id).collect(),
             ops: body.ops,
             queue: body.queue,
@@ -239,6 +245,7 @@ impl<S: Store> Heart<S> {
             renews: Phase::new(),
             refusals: Phase::new(),
             claiming: false,
+            inbox: inbox::Looking::default(),
             may_claim: true,
             away_until: None,
             last_away: None,
@@ -402,6 +409,7 @@ impl<S: Store> Heart<S> {
                 }
                 Ok(())
             }
+            Done::TookIn(answer) => self.took_in(answer),
             Done::Learned(protocol_id, answer) => {
                 let definition = self.heard(answer)?.flatten();
                 self.learned(&protocol_id, definition.as_deref());

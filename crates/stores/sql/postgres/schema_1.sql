@@ -127,6 +127,19 @@ CREATE TABLE sprag.stale (
     PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
 ) WITH (fillfactor = 50);
 
+-- Envelopes that users write inside of their own transactions, through `sprag.submit`. An engine turns each
+-- into a job, in the transaction that marks the row with it, or notes why there is none.
+CREATE TABLE sprag.inbox (
+    inbox_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    submitted_at bigint NOT NULL,
+    taken_at bigint,
+    job_id uuid,
+    envelope text NOT NULL,
+    error_code text,
+    error_message text
+);
+CREATE INDEX inbox_waiting ON sprag.inbox (inbox_id) WHERE taken_at IS NULL;
+
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. A reader of the whole feed goes by (xid, pos) and stops below
 -- pg_snapshot_xmin(pg_current_snapshot()), where no open transaction can still write.
@@ -287,3 +300,18 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
+
+-- Submits an envelope as part of the caller's transaction; returns its row of the inbox. It writes with the
+-- rights of the store's owner and finds nothing by way of the caller's search path, so that a role needs to
+-- be granted EXECUTE and nothing else. The schema alone gives no right to anything in it.
+CREATE FUNCTION sprag.submit(envelope text) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO sprag.inbox (envelope, submitted_at) VALUES ($1, sprag.now_ms(NULL)) RETURNING inbox_id
+$$;
+CREATE FUNCTION sprag.submit(envelope jsonb) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO sprag.inbox (envelope, submitted_at) VALUES ($1::text, sprag.now_ms(NULL))
+    RETURNING inbox_id
+$$;
+REVOKE ALL ON FUNCTION sprag.submit(text), sprag.submit(jsonb) FROM PUBLIC;
+GRANT USAGE ON SCHEMA sprag TO PUBLIC;

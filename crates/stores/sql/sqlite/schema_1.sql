@@ -122,6 +122,19 @@ CREATE TABLE stale (
     PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
 ) WITHOUT ROWID;
 
+-- Envelopes that users write inside of their own transactions. An engine turns each into a job, in the
+-- transaction that marks the row with it, or notes why there is none.
+CREATE TABLE inbox (
+    inbox_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    envelope TEXT NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    taken_at INTEGER,
+    job_id BLOB,
+    error_code TEXT,
+    error_message TEXT
+);
+CREATE INDEX inbox_waiting ON inbox (inbox_id) WHERE taken_at IS NULL;
+
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. Positions are in commit order.
 CREATE TABLE event (

@@ -15,6 +15,7 @@ mod engines;
 mod failure;
 mod feed;
 mod finish;
+mod inbox;
 mod legs;
 mod limited;
 mod open;
@@ -29,6 +30,7 @@ mod upkeep;
 mod worker;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
@@ -41,6 +43,7 @@ use sprag_kernel::retry::Millis;
 use crate::TestClock;
 use crate::versions::Schema;
 
+pub use inbox::submit_in;
 pub use open::PostgresOptions;
 
 /// A store in a Postgres database.
@@ -179,6 +182,18 @@ impl Store for PostgresStore {
         mut decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
         amend::amend(&self.pools, engine, (job_id, step_index), &mut decide).await
+    }
+
+    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
+        inbox::waiting(&self.pools, limit).await
+    }
+
+    async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {
+        inbox::take_in(&self.pools, engine, &entries).await
+    }
+
+    async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {
+        inbox::list(&self.pools, &filter).await
     }
 
     async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {

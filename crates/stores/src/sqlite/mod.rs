@@ -10,6 +10,7 @@ mod amend;
 mod clock;
 mod engines;
 mod feed;
+mod inbox;
 mod legs;
 mod open;
 mod read;
@@ -25,6 +26,7 @@ use std::fs::File;
 use std::path::Path;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
@@ -36,6 +38,7 @@ use sprag_kernel::retry::Millis;
 
 pub use crate::test_clock::TestClock;
 use crate::versions::Schema;
+pub use inbox::submit_in;
 pub use open::Durability;
 
 /// A store in one SQLite file.
@@ -212,6 +215,18 @@ impl Store for SqliteStore {
         mut decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
         self.writer.run(move |tx| amend::amend(tx, engine, (job_id, step_index), &mut decide)).await
+    }
+
+    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
+        self.readers.run(move |tx| inbox::waiting(tx, limit)).await
+    }
+
+    async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {
+        self.writer.run(move |tx| inbox::take_in(tx, engine, &entries)).await
+    }
+
+    async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {
+        self.readers.run(move |tx| inbox::list(tx, &filter)).await
     }
 
     async fn job(&self, job_id: JobId) -> Answer<Option<JobView>> {
