@@ -108,6 +108,67 @@ on_both_stores! {
         assert_eq!(play.store().events(job_id).await.unwrap().len(), 3);
     }
 
+    /// SQLite took it for somebody else's: the job was closed, and so it did not look any further.
+    async fn a_finish_whose_outcome_was_lost_is_known_again_though_it_closed_the_job<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let held = play.run_step(Report::Succeeded).await;
+        let mut again = play.finish_write(&held, false).unwrap();
+        assert_eq!(play.finish_as(play.engine, again.clone()).await.unwrap(), FinishOutcome::Gone);
+        again.repeats = true;
+        let outcome = play.finish_as(play.engine, again).await.unwrap();
+        let job_version = play.job(job_id).await.row.version;
+        let done = FinishOutcome::Done { job: JobState::Succeeded, job_version, entered_next: false };
+        assert_eq!(outcome, done);
+    }
+
+    async fn l21_a_message_that_has_not_entered_cannot_be_finished<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let version = held.attempt.version;
+        let before = (play.job(job_id).await.row, play.digits(&held.key).await);
+        // The plan of a message that is not in the row.
+        let write = Play::<W>::result_write(&held, Report::Succeeded);
+        let mut ahead = held.clone();
+        ahead.attempt.ledger = write.ledger;
+        ahead.attempt.ending = Some(write.ending);
+        let mut finish = play.finish_write(&ahead, false).unwrap();
+        finish.version = version;
+        assert_eq!(play.finish_as(play.engine, finish).await.unwrap(), FinishOutcome::Gone);
+        assert_eq!((play.job(job_id).await.row, play.digits(&held.key).await), before);
+    }
+
+    /// L32: a message that did not close the job never sets the last digit, however often it comes.
+    async fn l31_completion_tasks_are_proved_once_by_the_message_that_closed<W>(play: &Play<W>) {
+        let job_id = play.create(2).await;
+        for (step, guid) in [(0, "000011000000001"), (1, "000111100000001")] {
+            let held = play.run_step(Report::Succeeded).await;
+            for _ in 0..2 {
+                let mut replay = play.finish_write(&held, false).unwrap();
+                replay.version = play.attempts(job_id).await[step].row.version;
+                let outcome = play.finish_as(play.engine, replay).await.unwrap();
+                assert_eq!(outcome, FinishOutcome::Gone);
+                assert_eq!(play.digits(&held.key).await.1.as_deref(), Some(guid));
+            }
+        }
+    }
+
+    async fn l40_the_guid_decides_even_where_the_activity_says_otherwise<W>(play: &Play<W>) {
+        let job_id = play.create(2).await;
+        let held = play.run_step(Report::Succeeded).await;
+        let id = W::id(job_id);
+        let set = |ledger: &str| {
+            format!("UPDATE attempt SET ledger = {ledger} WHERE job_id = {id} AND step_index = 0")
+        };
+        play.world.execute(&set("1100000000001")).await.unwrap();
+        let mut replay = play.finish_write(&held, false).unwrap();
+        replay.version = play.attempts(job_id).await[0].row.version;
+        assert_eq!(play.finish_as(play.engine, replay).await.unwrap(), FinishOutcome::Gone);
+        assert_eq!(play.digits(&held.key).await.0, "001100000000001", "nothing was written");
+        assert_eq!(play.job(job_id).await.row.semaphore.get(), 1);
+        play.world.execute(&set("1111000000001")).await.unwrap();
+    }
+
     /// Five branches of one job, as a fan-out will leave them. In one slice each message has its own
     /// running value, and only the last one closes the job.
     async fn l17_and_l18_messages_of_one_job_settle_in_one_slice<W>(play: &Play<W>) {
@@ -271,6 +332,32 @@ on_both_stores! {
         assert_eq!(play.end_as(play.engine, late).await.unwrap(), EndOutcome::Stale);
         play.finish(&held).await;
     }
+}
+
+/// Triggers note which statement, as it came from the client, has written each row.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l41_steps_1_to_3_are_one_statement_as_the_server_sees_it() {
+    let play = Play::<crate::world::Postgres>::begin().await;
+    play.create(2).await;
+    let mut held = play.claim().await;
+    play.dispatch(&mut held).await;
+    play.report(&mut held, Report::Succeeded).await;
+    let note = "CREATE TABLE noted (what text, by_statement timestamptz, query text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO noted VALUES (TG_TABLE_NAME, statement_timestamp(), current_query());
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER note AFTER INSERT OR UPDATE ON job FOR EACH ROW EXECUTE FUNCTION note();
+        CREATE TRIGGER note AFTER INSERT OR UPDATE ON attempt FOR EACH ROW EXECUTE FUNCTION note();
+        CREATE TRIGGER note AFTER INSERT OR UPDATE ON event FOR EACH ROW EXECUTE FUNCTION note();";
+    play.world.execute(note).await.unwrap();
+    let outcome = play.finish(&held).await;
+    assert!(matches!(outcome, FinishOutcome::Done { .. }), "{outcome:?}");
+    let noted = "SELECT count(*)::text, count(DISTINCT what)::text,
+        count(DISTINCT (by_statement, query))::text FROM noted";
+    let row = play.world.query(noted).await.unwrap().remove(0);
+    let counts: Vec<&str> = row.iter().map(|count| count.as_deref().unwrap()).collect();
+    assert_eq!(counts, ["4", "3", "1"], "two attempts, the job and its event by one statement");
 }
 
 /// Copies an attempt that a message is ending to so many more branches, each an obligation.

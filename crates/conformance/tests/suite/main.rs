@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+mod model;
 mod play;
 mod world;
 
+mod cases;
+mod clock;
 mod differential;
 mod engines;
 mod faults;
@@ -19,6 +22,7 @@ mod readers;
 mod requests;
 mod schema;
 mod submit;
+mod timers;
 mod tls;
 mod upkeep;
 

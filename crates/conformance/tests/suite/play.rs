@@ -193,28 +193,7 @@ impl<W: World> Play<W> {
 
     /// Writes the directive to the outbox and no further.
     pub async fn write_directive(&self, held: &Held) -> DispatchOutcome {
-        let lease_id = self.lease();
-        let lease = self.policy.lease(lease_id, 0);
-        let Leg1::Dispatch(decided) = leg1::dispatch(&held.job, &held.attempt, lease).unwrap()
-        else {
-            panic!("the job is not being cancelled")
-        };
-        let job = decided.job.map(|job| format!("J{}>{} ", job.from().code(), job.to().code()));
-        let step = (decided.step.from().code(), decided.step.to().code());
-        let write = DispatchWrite {
-            key: held.key,
-            version: held.attempt.version,
-            lease_id,
-            lease_ms: self.policy.lease_ms,
-            ack_timeout_ms: self.policy.ack_timeout_ms,
-            hand_off: HandOff::Outbox,
-            claim_id: None,
-            step_to: decided.step.to(),
-            job_to: decided.job.map_or(held.job.state, |job| job.to()),
-            ledger: decided.ledger,
-            changes: format!("{}S{}>{} ", job.unwrap_or_default(), step.0, step.1),
-            repeats: false,
-        };
+        let write = directive_write(held, self.lease(), &self.policy).unwrap();
         self.dispatch_as(self.engine, write).await.unwrap()
     }
 
@@ -234,53 +213,12 @@ impl<W: World> Play<W> {
 
     /// The transport takes the directive.
     pub async fn publish(&self, job_id: JobId, version: u64) -> Result<(), Refusal> {
-        let policy = self.policy.clone();
-        self.amend(job_id, None, move |held, now| {
-            let terms = Terms { now, policy: &policy };
-            let sent = leg1::published(&held.attempt, version, terms)?;
-            let Publish::Sent { outbox, step, ack_deadline } = sent else { unreachable!() };
-            let mut attempt = held.attempt;
-            attempt.outbox = Some(outbox.to());
-            attempt.state = step.to();
-            attempt.deadline = Some(ack_deadline);
-            let amendment = Amendment {
-                job_to: held.job.state,
-                attempt,
-                timer: Timer::At(ack_deadline),
-                output: None,
-                error: None,
-                changes: "O0>1 S1>2 ".to_owned(),
-            };
-            Ok((Some(amendment), ()))
-        })
-        .await
+        self.amend(job_id, None, publishing(&self.policy, version)).await
     }
 
     /// A worker says that it has the directive.
     pub async fn ack(&self, job_id: JobId, step: Option<u32>, fence: Fence) -> Result<(), Refusal> {
-        let policy = self.policy.clone();
-        self.amend(job_id, step, move |held, now| {
-            let terms = Terms { now, policy: &policy };
-            let ack = callback::ack(&held.job, &held.attempt, fence, terms)?;
-            let Ack::Accepted { job, step, lease_expires_at } = ack else {
-                return Ok((None, ()));
-            };
-            let mut attempt = held.attempt;
-            attempt.acked = true;
-            attempt.state = step.to();
-            attempt.deadline = Some(lease_expires_at);
-            let told = job.map(|job| format!("J{}>{} ", job.from().code(), job.to().code()));
-            let amendment = Amendment {
-                job_to: job.map_or(held.job.state, |job| job.to()),
-                attempt,
-                timer: Timer::At(lease_expires_at),
-                output: None,
-                error: None,
-                changes: format!("{}S2>3 ", told.unwrap_or_default()),
-            };
-            Ok((Some(amendment), ()))
-        })
-        .await
+        self.amend(job_id, step, acknowledging(&self.policy, fence)).await
     }
 
     // Leg2.
@@ -356,6 +294,89 @@ impl<W: World> Play<W> {
     pub async fn refuse_leg1(&self, job_id: JobId) -> Held {
         let decide = |held: &Held, _| plan::cancel_in_leg1(held);
         self.amend(job_id, None, decide).await.unwrap().expect("the job is being cancelled")
+    }
+}
+
+/// The write that puts a directive into the outbox.
+pub fn directive_write(
+    held: &Held,
+    lease_id: LeaseId,
+    policy: &RetryPolicy,
+) -> Result<DispatchWrite, Refusal> {
+    let lease = policy.lease(lease_id, 0);
+    let Leg1::Dispatch(decided) = leg1::dispatch(&held.job, &held.attempt, lease)? else {
+        panic!("the job is not being cancelled")
+    };
+    let job = decided.job.map(|job| format!("J{}>{} ", job.from().code(), job.to().code()));
+    let step = (decided.step.from().code(), decided.step.to().code());
+    Ok(DispatchWrite {
+        key: held.key,
+        version: held.attempt.version,
+        lease_id,
+        lease_ms: policy.lease_ms,
+        ack_timeout_ms: policy.ack_timeout_ms,
+        hand_off: HandOff::Outbox,
+        claim_id: None,
+        step_to: decided.step.to(),
+        job_to: decided.job.map_or(held.job.state, |job| job.to()),
+        ledger: decided.ledger,
+        changes: format!("{}S{}>{} ", job.unwrap_or_default(), step.0, step.1),
+        repeats: false,
+    })
+}
+
+/// The decision that a directive was published, by whoever has read this version.
+pub fn publishing(
+    policy: &RetryPolicy,
+    version: u64,
+) -> impl FnMut(&Held, u64) -> Result<(Option<Amendment>, ()), Refusal> + Send + 'static {
+    let policy = policy.clone();
+    move |held, now| {
+        let terms = Terms { now, policy: &policy };
+        let sent = leg1::published(&held.attempt, version, terms)?;
+        let Publish::Sent { outbox, step, ack_deadline } = sent else { unreachable!() };
+        let mut attempt = held.attempt;
+        attempt.outbox = Some(outbox.to());
+        attempt.state = step.to();
+        attempt.deadline = Some(ack_deadline);
+        let amendment = Amendment {
+            job_to: held.job.state,
+            attempt,
+            timer: Timer::At(ack_deadline),
+            output: None,
+            error: None,
+            changes: "O0>1 S1>2 ".to_owned(),
+        };
+        Ok((Some(amendment), ()))
+    }
+}
+
+/// The decision about an ACK with this fence.
+pub fn acknowledging(
+    policy: &RetryPolicy,
+    fence: Fence,
+) -> impl FnMut(&Held, u64) -> Result<(Option<Amendment>, ()), Refusal> + Send + 'static {
+    let policy = policy.clone();
+    move |held, now| {
+        let terms = Terms { now, policy: &policy };
+        let ack = callback::ack(&held.job, &held.attempt, fence, terms)?;
+        let Ack::Accepted { job, step, lease_expires_at } = ack else {
+            return Ok((None, ()));
+        };
+        let mut attempt = held.attempt;
+        attempt.acked = true;
+        attempt.state = step.to();
+        attempt.deadline = Some(lease_expires_at);
+        let told = job.map(|job| format!("J{}>{} ", job.from().code(), job.to().code()));
+        let amendment = Amendment {
+            job_to: job.map_or(held.job.state, |job| job.to()),
+            attempt,
+            timer: Timer::At(lease_expires_at),
+            output: None,
+            error: None,
+            changes: format!("{}S2>3 ", told.unwrap_or_default()),
+        };
+        Ok((Some(amendment), ()))
     }
 }
 

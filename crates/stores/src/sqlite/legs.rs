@@ -279,7 +279,10 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     let cancelling = job.state == JobState::Cancelling;
     let plan = if cancelling { &write.cancelling } else { &write.open };
     let children = u32::from(plan.follows != FollowWrite::Nothing);
-    let Ok(settled) = job.semaphore.settle(children) else { return Ok(FinishOutcome::Gone) };
+    let Ok(settled) = job.semaphore.settle(children) else {
+        // The job is closed, perhaps by this very message.
+        return repeated_finish(tx, engine, write, &job);
+    };
     let enter_next =
         write.enter_next && plan.follows == FollowWrite::NextStep && !is_any_paused(tx)?;
     let before = tx.connection.total_changes();
