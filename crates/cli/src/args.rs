@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{canon, docs, inbox, job, ledger, machines, plan, protocol, service, verify};
+use crate::commands::{
+    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, service, verify,
+};
 use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
@@ -39,6 +41,8 @@ pub enum Command {
     Service(service::ServiceArgs),
     /// List what users have submitted inside of their own transactions, and what became of it.
     Inbox(inbox::InboxArgs),
+    /// Move a stopped store from SQLite to Postgres and back.
+    Move(move_store::MoveArgs),
     /// Audit a store: every invariant, in one snapshot.
     Verify(verify::VerifyArgs),
     /// Run a command per item, in parallel; results in order, resumed after a crash.

@@ -46,6 +46,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Job(args) => commands::job::run(&args, output),
         Command::Service(args) => commands::service::run(&args, output),
         Command::Inbox(args) => commands::inbox::run(&args, output),
+        Command::Move(args) => commands::move_store::run(&args, output),
         Command::Verify(args) => commands::verify::run(&args, output),
         Command::Map(args) => map::run(&args, output),
         Command::Docs(args) => commands::docs::run(&args, output),

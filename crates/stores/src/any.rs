@@ -27,12 +27,12 @@ pub enum AnyStore {
 }
 
 /// Where a URL points to.
-enum Place<'a> {
+pub(crate) enum Place<'a> {
     File(&'a Path),
     Database(&'a str),
 }
 
-fn place(url: &str) -> Answer<Place<'_>> {
+pub(crate) fn place(url: &str) -> Answer<Place<'_>> {
     match url.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() => Ok(Place::File(Path::new(path))),
         Some(("postgres" | "postgresql", _)) => Ok(Place::Database(url)),

@@ -2,6 +2,7 @@
 
 mod any;
 mod audit;
+pub mod moving;
 pub mod postgres;
 mod repeat;
 pub mod sqlite;

@@ -6,6 +6,7 @@ pub mod inbox;
 pub mod job;
 pub mod ledger;
 pub mod machines;
+pub mod move_store;
 pub mod plan;
 pub mod protocol;
 pub mod service;

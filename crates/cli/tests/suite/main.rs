@@ -8,6 +8,7 @@ mod job;
 mod ledger;
 mod machines;
 mod map;
+mod move_store;
 mod plan;
 mod protocol;
 mod usage;

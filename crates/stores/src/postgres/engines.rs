@@ -11,14 +11,19 @@ use super::pools::{Pools, begin, commit};
 use super::rows::{HELD_WIDTH, get, held, key, with_held};
 use super::slice::span;
 use crate::AGEING_MS;
+use crate::moving::{CLOSED, closed};
 use crate::versions::{admit, version_of};
 
 pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
     let sql = "INSERT INTO sprag.engine (name, joined_at, beat_at)
-        SELECT $1, now, now FROM sprag.now_ms($2) AS now RETURNING engine_no";
-    let rows = pools.run(sql, &[&name, &pools.test_now()]).await?;
-    let row = rows.first().ok_or_else(|| StoreError::Unavailable("no engine row".to_owned()))?;
-    get(row, 0).map(EngineNo)
+        SELECT $1, now, now FROM sprag.now_ms($2) AS now
+        WHERE NOT EXISTS (SELECT 1 FROM sprag.meta WHERE key = $3) RETURNING engine_no";
+    let rows = pools.run(sql, &[&name, &pools.test_now(), &CLOSED]).await?;
+    if let Some(row) = rows.first() {
+        return get(row, 0).map(EngineNo);
+    }
+    let why = pools.run("SELECT value FROM sprag.meta WHERE key = $1", &[&CLOSED]).await?;
+    Err(closed(why.first().map(|row| get(row, 0)).transpose()?.unwrap_or_default()))
 }
 
 /// A sign of life. What comes back is the oldest version that the store still admits: an engine below it

@@ -26,7 +26,7 @@ fn class(error: &Error) -> Option<&str> {
 
 /// Data (22), constraints (23) and sizes (54) are the fault of a row; a value that cannot be decoded
 /// has no SQLSTATE and neither an end of the connection. Everything else may pass.
-pub(super) fn failed(error: &Error) -> StoreError {
+pub(crate) fn failed(error: &Error) -> StoreError {
     match class(error) {
         Some("22" | "23" | "54") => StoreError::Poison(told(error)),
         Some(_) | None => StoreError::Unavailable(told(error)),

@@ -46,6 +46,13 @@ use crate::versions::Schema;
 pub use inbox::submit_in;
 pub use open::PostgresOptions;
 
+pub(crate) use failure::failed;
+
+/// A connection of a store's own, with the planner's defaults.
+pub(crate) async fn plain(store: &PostgresStore) -> Answer<deadpool_postgres::Object> {
+    store.pools.plain().await
+}
+
 /// A store in a Postgres database.
 pub struct PostgresStore {
     pools: pools::Pools,

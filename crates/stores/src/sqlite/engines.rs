@@ -9,9 +9,14 @@ use sprag_kernel::retry::Millis;
 use super::rows::{HELD_COLUMNS, failed, held_if_readable, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
+use crate::moving::{CLOSED, closed};
 use crate::versions::{admit, version_of};
 
 pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
+    let sql = "SELECT value FROM meta WHERE key = ?1";
+    if let Some(why) = tx.find(sql, [CLOSED], |row| row.get(0))? {
+        return Err(closed(why));
+    }
     let sql =
         "INSERT INTO engine (name, joined_at, beat_at) VALUES (?1, ?2, ?2) RETURNING engine_no";
     let joined = tx.find(sql, params![name, tx.now], |row| row.get(0).map(EngineNo))?;

@@ -41,6 +41,19 @@ use crate::versions::Schema;
 pub use inbox::submit_in;
 pub use open::Durability;
 
+pub(crate) use open::own as own_file;
+pub(crate) use rows::failed;
+
+/// A connection to a file of this binary's schema.
+pub(crate) fn open_file(path: &Path, durability: Durability) -> Answer<rusqlite::Connection> {
+    open::open(path, durability, &open::schema()).map(|(connection, _)| connection)
+}
+
+/// Every invariant, on a connection that nobody else writes beside.
+pub(crate) fn audit_of(connection: &rusqlite::Connection) -> Answer<Vec<Check>> {
+    read::audit(&writer::Tx { connection, now: 0 })
+}
+
 /// A store in one SQLite file.
 pub struct SqliteStore {
     writer: writer::Writer,

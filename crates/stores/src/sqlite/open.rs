@@ -45,7 +45,7 @@ pub(super) fn open(
 
 /// The lock that makes this process the only engine on the file. Held as long as the store is open; the
 /// operating system lets go of it when the process dies, however it dies.
-pub(super) fn own(path: &Path) -> Result<File, StoreError> {
+pub(crate) fn own(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let unavailable = |error: std::io::Error| StoreError::Unavailable(error.to_string());

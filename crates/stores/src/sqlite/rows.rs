@@ -13,7 +13,7 @@ use sprag_kernel::machine::State;
 use sprag_kernel::{ActivityLedger, GuidLedger};
 
 /// What a failed statement means to the engine.
-pub(super) fn failed(error: &rusqlite::Error) -> StoreError {
+pub(crate) fn failed(error: &rusqlite::Error) -> StoreError {
     use rusqlite::ErrorCode;
     match error.sqlite_error_code() {
         // The row itself is at fault, or (no code) it cannot be decoded.

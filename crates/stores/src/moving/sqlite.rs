@@ -1,0 +1,166 @@
+//! One side of a move: a SQLite file, owned while it lasts.
+
+use std::fs::File;
+use std::path::Path;
+
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+use sprag_engine::store::{Answer, Check, StoreError};
+use sprag_kernel::{Code, Refusal};
+
+use super::CLOSED;
+use super::table::{Cell, Column, Table};
+use crate::sqlite::{Durability, audit_of, failed, open_file, own_file};
+
+pub(super) struct SqliteSide {
+    connection: Connection,
+    _lock: File,
+}
+
+impl SqliteSide {
+    pub(super) fn open(path: &Path, must_exist: bool) -> Answer<Self> {
+        if must_exist && !path.is_file() {
+            return Err(StoreError::Refused(
+                Refusal::new(Code::InputUnreadable)
+                    .with("what", path.display().to_string())
+                    .with("reason", "there is no such file"),
+            ));
+        }
+        let lock = own_file(path)?;
+        let connection = open_file(path, Durability::Full)?;
+        // Tables come one after the other, in no order that references know; the audit has the last word.
+        let off = connection.pragma_update(None, "foreign_keys", "OFF");
+        off.map_err(|error| failed(&error))?;
+        Ok(Self { connection, _lock: lock })
+    }
+
+    pub(super) fn tables(&self) -> Answer<Vec<Table>> {
+        self.read_tables().map_err(|error| failed(&error))
+    }
+
+    fn read_tables(&self) -> rusqlite::Result<Vec<Table>> {
+        let sql = "SELECT name, sql LIKE '%AUTOINCREMENT%' FROM sqlite_master
+            WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
+        let mut statement = self.connection.prepare(sql)?;
+        let names = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut tables = Vec::new();
+        for name in names {
+            let (name, is_counted): (String, bool) = name?;
+            let mut columns =
+                self.connection.prepare("SELECT name, type, pk FROM pragma_table_info(?1)")?;
+            let columns = columns.query_map([&name], |row| {
+                let key: i32 = row.get(2)?;
+                Ok(Column {
+                    name: row.get(0)?,
+                    kind: row.get(1)?,
+                    is_counted: is_counted && key > 0,
+                    key: (key > 0).then_some(key),
+                })
+            })?;
+            tables.extend(Table::new(&name, columns.collect::<rusqlite::Result<_>>()?));
+        }
+        Ok(tables)
+    }
+
+    pub(super) fn meta(&self, key: &str) -> Answer<Option<String>> {
+        let sql = "SELECT value FROM meta WHERE key = ?1";
+        let found = self.connection.query_row(sql, [key], |row| row.get(0)).optional();
+        found.map_err(|error| failed(&error))
+    }
+
+    pub(super) fn set_meta(&mut self, key: &str, value: Option<&str>) -> Answer<()> {
+        let set = match value {
+            Some(value) => {
+                self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", [key, value])
+            }
+            None => self.connection.execute("DELETE FROM meta WHERE key = ?1", [key]),
+        };
+        set.map(|_| ()).map_err(|error| failed(&error))
+    }
+
+    /// This process owns the file, so no engine works on it.
+    pub(super) fn close(&mut self, why: &str) -> Answer<()> {
+        self.set_meta(CLOSED, Some(why))
+    }
+
+    pub(super) fn count(&self, table: &str) -> Answer<u64> {
+        let sql = format!("SELECT count(*) FROM {table}");
+        self.connection.query_row(&sql, [], |row| row.get(0)).map_err(|error| failed(&error))
+    }
+
+    pub(super) fn read(
+        &self,
+        table: &Table,
+        after: Option<&[Cell]>,
+        limit: u32,
+    ) -> Answer<Vec<(Vec<Cell>, Vec<Cell>)>> {
+        let order: Vec<&str> = table.order.iter().map(|column| column.name.as_str()).collect();
+        let columns: Vec<&str> = order.iter().copied().chain(table.columns()).collect();
+        let places = vec!["?"; order.len()].join(", ");
+        let (key, behind) = match after {
+            None => (Vec::new(), String::new()),
+            Some(after) => {
+                let behind = format!("WHERE ({}) > ({places})", order.join(", "));
+                (after.iter().map(value).collect(), behind)
+            }
+        };
+        let (names, by) = (columns.join(", "), order.join(", "));
+        let sql =
+            format!("SELECT {names} FROM {} {behind} ORDER BY {by} LIMIT {limit}", table.name);
+        let run = || -> rusqlite::Result<Vec<(Vec<Cell>, Vec<Cell>)>> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            let rows = statement.query_map(params_from_iter(key.iter()), |row| {
+                let cells = |from: usize, to: usize| {
+                    let cells = (from..to).map(|n| cell(row.get_ref(n)?));
+                    cells.collect::<rusqlite::Result<Vec<Cell>>>()
+                };
+                Ok((cells(0, order.len())?, cells(order.len(), columns.len())?))
+            })?;
+            rows.collect()
+        };
+        run().map_err(|error| failed(&error))
+    }
+
+    pub(super) fn write(
+        &mut self,
+        table: &Table,
+        rows: &[Vec<Cell>],
+        (note, value_of): (&str, &str),
+    ) -> Answer<()> {
+        let places = vec!["?"; table.copied.len()].join(", ");
+        let names = table.columns().join(", ");
+        let sql = format!("INSERT INTO {} ({names}) VALUES ({places})", table.name);
+        let run = |connection: &mut Connection| -> rusqlite::Result<()> {
+            let tx = connection.transaction()?;
+            for row in rows {
+                tx.prepare_cached(&sql)?.execute(params_from_iter(row.iter().map(value)))?;
+            }
+            tx.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", params![note, value_of])?;
+            tx.commit()
+        };
+        run(&mut self.connection).map_err(|error| failed(&error))
+    }
+
+    pub(super) fn audit(&self) -> Answer<Vec<Check>> {
+        audit_of(&self.connection)
+    }
+}
+
+fn value(cell: &Cell) -> Value {
+    match cell {
+        Cell::Null => Value::Null,
+        Cell::Int(n) => Value::Integer(*n),
+        Cell::Text(text) => Value::Text(text.clone()),
+        Cell::Bytes(bytes) => Value::Blob(bytes.clone()),
+    }
+}
+
+fn cell(value: ValueRef<'_>) -> rusqlite::Result<Cell> {
+    Ok(match value {
+        ValueRef::Null => Cell::Null,
+        ValueRef::Integer(n) => Cell::Int(n),
+        ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
+        ValueRef::Real(_) => return Err(rusqlite::Error::InvalidQuery),
+    })
+}
