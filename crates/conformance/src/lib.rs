@@ -2,6 +2,7 @@
 //!
 //! | where | what |
 //! |---|---|
+//! | [`bus`] | a bus that loses, repeats, delays and reorders |
 //! | [`cluster`] | a Postgres server of one's own, that can be killed |
 //! | `tests/suite` | one conformance suite, run on both stores, and both driven with the same random commands |
 //! | `tests/engine` | whole jobs, from submit to closed |
@@ -10,4 +11,5 @@
 //! It is a crate of its own so that this code alone is compiled without optimisation: it is long, generic
 //! and waits for disks.
 
+pub mod bus;
 pub mod cluster;

@@ -10,6 +10,7 @@ use sprag_kernel::{Code, JobState, Refusal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::bus::{Bus, listen};
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::control;
 use crate::directive::Directive;
@@ -73,6 +74,7 @@ pub struct EngineBuilder<S: Store> {
     services: HashMap<String, Service>,
     hooks: HashMap<String, Hook>,
     every_end: Vec<String>,
+    buses: Vec<Arc<dyn Bus>>,
 }
 
 impl<S: Store> EngineBuilder<S> {
@@ -85,6 +87,7 @@ impl<S: Store> EngineBuilder<S> {
             services: HashMap::new(),
             hooks: HashMap::new(),
             every_end: Vec::new(),
+            buses: Vec::new(),
         }
     }
 
@@ -123,6 +126,16 @@ impl<S: Store> EngineBuilder<S> {
         self.hook(name, hook)
     }
 
+    /// With workers behind a bus for these services: this engine publishes their directives, and listens.
+    #[must_use]
+    pub fn bus(mut self, services: &[&str], bus: Arc<dyn Bus>) -> Self {
+        for name in services {
+            self.services.insert((*name).to_owned(), Service::bus(bus.clone()));
+        }
+        self.buses.push(bus);
+        self
+    }
+
     /// Registers the protocols, takes up what a dead engine has left, and starts.
     pub async fn start(self) -> Result<Engine<S>, StoreError> {
         for protocol in &self.protocols {
@@ -149,8 +162,22 @@ impl<S: Store> EngineBuilder<S> {
             ended,
         });
         let task = tokio::spawn(heart.run());
+        let mut listeners = JoinSet::new();
+        for bus in self.buses {
+            listeners.spawn(listen(bus, ops.clone()));
+        }
         let registry = Registry::default();
-        Ok(Engine { store, number, ops, task, beside, protocols, registry, max_envelope_bytes })
+        Ok(Engine {
+            store,
+            number,
+            ops,
+            task,
+            beside,
+            listeners,
+            protocols,
+            registry,
+            max_envelope_bytes,
+        })
     }
 }
 
@@ -238,6 +265,8 @@ pub struct Engine<S: Store> {
     ops: mpsc::UnboundedSender<Op>,
     task: JoinHandle<Result<(), StoreError>>,
     beside: Beside,
+    /// One for each bus; they end with the engine.
+    listeners: JoinSet<()>,
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) registry: Registry,
     pub(crate) max_envelope_bytes: usize,
@@ -306,6 +335,12 @@ impl<S: Store> Engine<S> {
         self.call(fence, Callback::Result(completion)).await.map(|_| ())
     }
 
+    /// Compares what the store says that this engine holds with what it knows of, as it does by itself
+    /// after every answer of the store that got lost.
+    pub fn reconcile(&self) {
+        self.tell(Op::Reconcile);
+    }
+
     /// Any callback, as transports deliver them.
     pub async fn call(&self, fence: Fence, callback: Callback) -> Result<Heard, Refusal> {
         let (reply, answer) = oneshot::channel();
@@ -320,17 +355,21 @@ impl<S: Store> Engine<S> {
     }
 
     /// Stops: nothing new starts, running handlers are told to end and waited for until `deadline`.
-    pub async fn shutdown(self, deadline: Duration) -> Result<(), StoreError> {
+    pub async fn shutdown(mut self, deadline: Duration) -> Result<(), StoreError> {
         // If the heart is gone already, its own result says why.
         let _ = self.ops.send(Op::Shutdown { deadline });
         self.beside.end(deadline).await;
-        joined(self.task).await
+        let ended = joined(self.task).await;
+        self.listeners.shutdown().await;
+        ended
     }
 
     /// Waits until the engine ends by itself: because it was declared dead, or because the store has moved on
     /// to a version that this binary does not understand.
-    pub async fn ended(self) -> Result<(), StoreError> {
-        joined(self.task).await
+    pub async fn ended(mut self) -> Result<(), StoreError> {
+        let ended = joined(self.task).await;
+        self.listeners.shutdown().await;
+        ended
     }
 }
 

@@ -171,6 +171,9 @@ pub fn end(
     output: Option<String>,
     error: Option<AttemptError>,
 ) -> EndWrite {
+    // A message that no further entry fits is not the worker's any more.
+    let is_exhausted = entered.ending.kind == EndingKind::Leg2Exhausted;
+    let error = if is_exhausted { Some(failure(Code::Leg2EntriesExhausted)) } else { error };
     EndWrite {
         key: held.key,
         version: held.attempt.version,
@@ -354,7 +357,7 @@ pub fn fail_in_leg1(
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    Ok(entering(after, Some(poison()), changes.0))
+    Ok(entering(after, Some(failure(code)), changes.0))
 }
 
 /// A message that cannot be finished becomes one that ends the step for good. Only of an attempt that ran:
@@ -367,11 +370,10 @@ pub fn poison_message(held: &Held, key: &AttemptKey) -> Result<Entering, Refusal
     }
     let mut after = held.clone();
     after.attempt.ending = Some(Ending { kind: EndingKind::NonRetryable, ..ending });
-    Ok(entering(after, Some(poison()), String::new()))
+    Ok(entering(after, Some(failure(Code::MessagePoison)), String::new()))
 }
 
-fn poison() -> AttemptError {
-    let code = Code::MessagePoison;
+fn failure(code: Code) -> AttemptError {
     AttemptError { code: code.name().to_owned(), message: code.what().to_owned() }
 }
 

@@ -186,7 +186,7 @@ pub enum HandOff {
     Pulled,
     /// To a pulling worker that will acknowledge.
     PulledUnacked,
-    /// To the outbox; a publisher takes it from there.
+    /// To the outbox, where this engine publishes it from.
     Outbox,
 }
 
@@ -559,6 +559,15 @@ pub trait Store: Upkeep {
         engine: EngineNo,
         activations: Vec<(AttemptKey, u64)>,
     ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Takes directives of these services whose time to be published has come from the outbox, for this
+    /// engine to publish.
+    fn unpublished(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<Held>>> + Send;
 
     /// Everything that this engine holds. It reads all attempts, and is for when an answer was lost.
     fn held_by(&self, engine: EngineNo) -> impl Future<Output = Answer<Vec<Held>>> + Send;

@@ -185,6 +185,9 @@ codes! {
     RequestInvalid = "REQUEST_INVALID", Rejected, 400,
         "the request is not a JSON object or a field of it has the wrong form",
         "correct the named field";
+    PublishFailed = "PUBLISH_FAILED", Unavailable, 503,
+        "the transport refused the directive as often as it was tried",
+        "mend the transport, then run the job again";
     StepUnknown = "STEP_UNKNOWN", Rejected, 404,
         "there is no such job, or it has no such step, branch and turn",
         "check the ids; what the callback said is not recorded";

@@ -168,6 +168,15 @@ impl Store for AnyStore {
         ask!(self.release(engine, activations))
     }
 
+    async fn unpublished(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+        limit: u32,
+    ) -> Answer<Vec<Held>> {
+        ask!(self.unpublished(engine, services, limit))
+    }
+
     async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
         ask!(self.held_by(engine))
     }

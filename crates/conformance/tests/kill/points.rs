@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 /// In the heart, whatever the store.
 pub(crate) const HEART: &[&str] = &[
     "heart.after_handler",
+    "heart.after_publish",
     "heart.after_reply",
     "heart.before_callback_reply",
     "heart.before_handler",
+    "heart.before_publish",
     "heart.before_reply",
     "hooks.after_call",
 ];
@@ -41,6 +43,7 @@ pub(crate) const SEAM: &[&str] = &[
     "submit",
     "take_in",
     "take_over",
+    "unpublished",
 ];
 
 /// Between the statements of the SQLite store.
@@ -68,6 +71,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "take_over.after_death",
     "take_over.after_hand_over",
     "take_over.after_release",
+    "unpublished.after_taking",
 ];
 
 /// Between the statements of the Postgres store. Most primitives are one statement that commits by

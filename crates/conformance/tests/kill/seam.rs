@@ -136,6 +136,15 @@ impl<S: Store> Store for Seam<S> {
         self.0.find(places).await
     }
 
+    async fn unpublished(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+        limit: u32,
+    ) -> Answer<Vec<Held>> {
+        around!(self.unpublished(engine, services, limit))
+    }
+
     async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
         self.0.held_by(engine).await
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprag_conformance::bus::{Faults, TestBus};
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
@@ -89,16 +90,18 @@ async fn script<S: Store>(store: S, folder: &Path, life: &str) {
     let mut protocol = Protocol::new(&protocol_id, "SCRIPT")
         .step("first", "work")
         .step("outside", "outside")
+        .step("published", "published")
         .step("last", "work");
     for step in &mut protocol.steps {
         step.retry.backoff = Some(vec![1]);
     }
     // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
-    let outside = &mut protocol.steps[1];
-    outside.retry.ack_backoff = Some(vec![1]);
-    outside.retry.max_attempts = Some(1_000);
-    outside.timeouts.ack = Some(100);
-    outside.timeouts.lease = Some(100);
+    for outside in &mut protocol.steps[1..3] {
+        outside.retry.ack_backoff = Some(vec![1]);
+        outside.retry.max_attempts = Some(1_000);
+        outside.timeouts.ack = Some(100);
+        outside.timeouts.lease = Some(100);
+    }
     let handler = Handler::new(|input: serde_json::Value, directive, _| async move {
         let is_flaky = input["n"].as_u64().unwrap_or_default() % 3 == 1;
         if is_flaky && directive.attempt_no == 1 {
@@ -122,7 +125,9 @@ async fn script<S: Store>(store: S, folder: &Path, life: &str) {
     // Fewer slots than jobs, so that some are entered at once and others claimed.
     let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol);
     let builder = builder.hook_for_all("told", hook);
-    let engine = Arc::new(builder.service("work", 2, handler).start().await.unwrap());
+    let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
+    let builder = builder.service("work", 2, handler).bus(&["published"], bus);
+    let engine = Arc::new(builder.start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();
     write_to_inbox(folder, &scripted(0)).await;

@@ -7,6 +7,7 @@ mod model;
 mod play;
 mod world;
 
+mod bus;
 mod cases;
 mod clock;
 mod differential;

@@ -37,9 +37,23 @@ impl Calling {
 
 /// A callback that moves an attempt along.
 pub(super) struct Renewing {
-    calling: Calling,
+    renewer: Renewer,
     write: RenewWrite,
-    cancel: bool,
+}
+
+/// Who moves an attempt along.
+enum Renewer {
+    /// A worker; and whether it should stop.
+    Worker(Calling, bool),
+    /// The publisher.
+    Publisher(Box<Held>),
+}
+
+impl Renewing {
+    /// A directive is marked as sent.
+    pub(super) fn sent(held: Held, write: RenewWrite) -> Self {
+        Self { renewer: Renewer::Publisher(Box::new(held)), write }
+    }
 }
 
 /// A callback that changes nothing, and what it is answered.
@@ -95,14 +109,18 @@ impl<S: Store> Heart<S> {
         match &calling.callback {
             Callback::Ack => match worker::ack(&held, fence, policy) {
                 Ok(None) => calling.answer(Ok(Heard::Done)),
-                Ok(Some(write)) => self.renews.push(Renewing { calling, write, cancel: false }),
+                Ok(Some(write)) => {
+                    let renewer = Renewer::Worker(calling, false);
+                    self.renews.push(Renewing { renewer, write });
+                }
                 Err(refusal) => self.refuse(calling, held.key, refusal),
             },
             Callback::Heartbeat(progress) => match worker::heartbeat(&held, fence, policy) {
                 Ok((write, cancel)) => {
                     let progress = progress.as_ref().map(ToString::to_string);
                     let write = RenewWrite { progress, ..write };
-                    self.renews.push(Renewing { calling, write, cancel });
+                    let renewer = Renewer::Worker(calling, cancel);
+                    self.renews.push(Renewing { renewer, write });
                 }
                 Err(refusal) => self.refuse(calling, held.key, refusal),
             },
@@ -163,44 +181,63 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.renew_failed(group, error),
         };
         self.renews.done();
-        for (Renewing { calling, cancel, .. }, outcome) in group.into_iter().zip(outcomes) {
-            match (outcome, &calling.callback) {
-                (RenewOutcome::Gone, _) => self.call_again(calling),
-                (RenewOutcome::Done { deadline, .. }, Callback::Heartbeat(_)) => {
-                    let alive = Alive { lease_expires_at: deadline, cancel };
-                    calling.answer(Ok(Heard::Alive(alive)));
-                }
-                (RenewOutcome::Done { .. }, Callback::Ack | Callback::Result(_)) => {
-                    calling.answer(Ok(Heard::Done));
+        for (Renewing { renewer, .. }, outcome) in group.into_iter().zip(outcomes) {
+            match (outcome, renewer) {
+                // Sent, or closed meanwhile: it is out of the publisher's hands.
+                (_, Renewer::Publisher(held)) => self.no_longer_publishing(&held),
+                (RenewOutcome::Gone, Renewer::Worker(calling, _)) => self.call_again(calling),
+                (RenewOutcome::Done { deadline, .. }, Renewer::Worker(calling, cancel)) => {
+                    let heard = match &calling.callback {
+                        Callback::Heartbeat(_) => {
+                            Heard::Alive(Alive { lease_expires_at: deadline, cancel })
+                        }
+                        Callback::Ack | Callback::Result(_) => Heard::Done,
+                    };
+                    calling.answer(Ok(heard));
                 }
             }
         }
         Ok(())
     }
 
-    /// An outcome that was lost is found by reading again: an ACK that counts is then a duplicate.
+    /// An outcome that was lost is found by reading again: an ACK that counts is then a duplicate. What was
+    /// marked as sent finds its row moved on.
     fn renew_failed(&mut self, group: Vec<Renewing>, error: StoreError) -> Result<(), StoreError> {
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
                 self.renews.done();
-                for Renewing { calling, .. } in group {
-                    self.finds.push(calling);
+                for Renewing { renewer, write } in group {
+                    match renewer {
+                        Renewer::Worker(calling, _) => self.finds.push(calling),
+                        Renewer::Publisher(held) => self.renews.push(Renewing::sent(*held, write)),
+                    }
                 }
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
             StoreError::Poison(reason) => {
-                if let Refused::Culprit(Renewing { calling, .. }) = self.renews.refused(group) {
-                    let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
-                    calling.answer(Err(refusal));
-                }
+                let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
+                self.renew_refused(group, refusal);
                 Ok(())
             }
             StoreError::Refused(refusal) => {
-                if let Refused::Culprit(Renewing { calling, .. }) = self.renews.refused(group) {
-                    calling.answer(Err(refusal));
-                }
+                self.renew_refused(group, refusal);
                 Ok(())
+            }
+        }
+    }
+
+    fn renew_refused(&mut self, group: Vec<Renewing>, refusal: Refusal) {
+        match self.renews.refused(group) {
+            Refused::Smaller => {}
+            Refused::Culprit(Renewing { renewer: Renewer::Worker(calling, _), .. }) => {
+                calling.answer(Err(refusal));
+            }
+            // It stays in the outbox with this engine, for an operator to see.
+            Refused::Culprit(Renewing { renewer: Renewer::Publisher(held), .. }) => {
+                tracing::error!(code = refusal.code().name(), job_id = %held.key.job_id, %refusal,
+                    "a directive cannot be marked as sent");
+                self.no_longer_publishing(&held);
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::phase::Refused;
-use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running};
+use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running, Work};
 use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
@@ -36,12 +36,13 @@ impl<S: Store> Heart<S> {
         let mut writes = Vec::with_capacity(group.len());
         for Dispatching { held, write, pull } in &mut group {
             self.next_lease += 1;
+            let own = self.hand_off(held);
             let pinned = &self.protocols[&held.facts.protocol_id];
             let policy = &pinned.policies[held.key.step_index as usize];
             let planned = write.take().unwrap_or_else(|| {
                 let claim = pull.and_then(|no| self.pulls.hand_off(no));
                 let (hand_off, claim_id) =
-                    claim.map_or((HandOff::InProcess, None), |(hand_off, id)| (hand_off, Some(id)));
+                    claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
                 let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
                     .expect("an activation that was entered can be dispatched");
                 DispatchWrite { claim_id, ..write }
@@ -70,9 +71,10 @@ impl<S: Store> Heart<S> {
             if let DispatchOutcome::Done { version, lease_expires_at } = outcome {
                 held.attempt.version = version;
                 held.attempt.deadline = Some(lease_expires_at);
-                match pull {
-                    Some(no) => self.hand_out(no, &held),
-                    None => self.start(held),
+                match (pull, self.hand_off(&held)) {
+                    (Some(no), _) => self.hand_out(no, &held),
+                    (None, HandOff::Outbox) => self.publish(held),
+                    (None, _) => self.start(held),
                 }
                 continue;
             }
@@ -108,6 +110,14 @@ impl<S: Store> Heart<S> {
         }
     }
 
+    /// How an attempt without a claim is handed on: to a slot of this engine, or to the outbox.
+    fn hand_off(&self, held: &Held) -> HandOff {
+        match self.services.get(&self.service_of(held)).map(|service| &service.work) {
+            Some(Work::Bus(_)) => HandOff::Outbox,
+            Some(Work::Handler(_)) | None => HandOff::InProcess,
+        }
+    }
+
     /// The directive does not come about: the slot, or the place in the claim, is free again.
     fn vacate(&mut self, held: &Held, pull: Option<u64>) {
         if let Some(no) = pull {
@@ -123,7 +133,10 @@ impl<S: Store> Heart<S> {
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
         let directive = Directive::of(&held, &pinned.protocol, &self.config.workspace_root);
-        let handler = self.services[&pinned.steps[index].service].handler.clone();
+        let Work::Handler(handler) = &self.services[&pinned.steps[index].service].work else {
+            unreachable!("a directive for a bus goes through the outbox")
+        };
+        let handler = handler.clone();
         let (stop, signal) = watch::channel(self.stopping.is_some());
         let (key, ops) = (held.key, self.ops.clone());
         let limit = pinned.protocol.steps[index].timeouts.step;

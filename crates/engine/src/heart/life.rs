@@ -60,6 +60,7 @@ impl<S: Store> Heart<S> {
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
         self.look_into_inbox();
+        self.look_into_outbox();
     }
 
     /// Goes on with an attempt that came from the store, once its protocol is known.
@@ -73,6 +74,7 @@ impl<S: Store> Heart<S> {
             Origin::Due(now) => self.time_has_come(held, now),
             Origin::Orphan => self.adopt(held),
             Origin::Replayed(no) => self.hand_out(no, &held),
+            Origin::Unpublished => self.take_from_outbox(held),
             Origin::Called(calling) => self.called(*calling, held),
         }
     }
@@ -115,7 +117,7 @@ impl<S: Store> Heart<S> {
     /// Whoever waits for an attempt that cannot be gone on with hears so.
     fn disappoint(&mut self, origin: Origin) {
         match origin {
-            Origin::Claimed | Origin::Due(_) | Origin::Orphan => {}
+            Origin::Claimed | Origin::Due(_) | Origin::Orphan | Origin::Unpublished => {}
             Origin::Replayed(no) => self.withhold(no),
             Origin::Called(calling) => calling.answer(Err(Refusal::new(Code::StoreUnavailable)
                 .with("reason", "the protocol of the job cannot be read"))),

@@ -39,6 +39,11 @@ impl Lone {
         self.waiting.insert(at, held);
     }
 
+    /// The suspects whose turn has not come.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Held> {
+        self.waiting.iter()
+    }
+
     /// Whether nothing else may start now.
     pub(super) fn holds_back(&self) -> bool {
         self.turn.is_some()

@@ -16,9 +16,11 @@ mod legs;
 mod life;
 mod lone;
 mod phase;
+mod publish;
 mod pull;
+mod reconcile;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::bus::{Bus, MAX_PUBLISHING};
 use crate::callback::Claim;
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
@@ -41,6 +44,7 @@ use crate::worker::Handler;
 use callbacks::{Refusing, Renewing};
 use phase::Phase;
 use pull::Pulls;
+use reconcile::Reconciling;
 
 pub(crate) use callbacks::Calling;
 pub(crate) use pull::ClaimReply;
@@ -56,6 +60,10 @@ pub(crate) enum Op {
     Returned { key: AttemptKey, result: Result<Value, Failure> },
     /// A handler's time is over.
     TimedOut { key: AttemptKey },
+    /// A transport has taken a directive, or has not.
+    Published { held: Box<Held>, taken: Result<(), String> },
+    /// What the store says that this engine holds may be more than it knows.
+    Reconcile,
     /// A worker outside asks for work.
     Claim { claim: Claim, reply: ClaimReply },
     /// A worker outside has something to say.
@@ -74,15 +82,28 @@ type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
 
 /// A service that this engine serves.
 pub(crate) struct Service {
-    handler: Handler,
+    work: Work,
     /// Below 0 while more runs than was meant to, which only a takeover brings about.
     free: isize,
 }
 
 impl Service {
     pub(crate) fn new(handler: Handler, slots: usize) -> Self {
-        Self { handler, free: isize::try_from(slots).unwrap_or(isize::MAX) }
+        let free = isize::try_from(slots).unwrap_or(isize::MAX);
+        Self { work: Work::Handler(handler), free }
     }
+
+    pub(crate) fn bus(bus: Arc<dyn Bus>) -> Self {
+        Self { work: Work::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
+    }
+}
+
+/// How the work of a service is done.
+enum Work {
+    /// In this process.
+    Handler(Handler),
+    /// By workers behind a bus.
+    Bus(Arc<dyn Bus>),
 }
 
 /// A handler that runs.
@@ -140,6 +161,8 @@ enum Origin {
     Orphan,
     /// It was handed out under this claim before.
     Replayed(u64),
+    /// It waits to be published, and its time has come.
+    Unpublished,
     /// A worker says something about it.
     Called(Box<Calling>),
 }
@@ -154,6 +177,8 @@ enum Done {
     Renewed(Vec<Renewing>, Answer<Vec<RenewOutcome>>),
     Recorded(Vec<Refusing>, Answer<()>),
     Released(Answer<()>),
+    Unpublished(Answer<Vec<Held>>),
+    Reconciled(Answer<Vec<Held>>),
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
     Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
     Beaten(Answer<()>),
@@ -184,6 +209,9 @@ pub(crate) struct Heart<S: Store> {
     finds: Phase<Calling>,
     renews: Phase<Renewing>,
     refusals: Phase<Refusing>,
+    /// Directives that are with their transport.
+    publishing: HashSet<AttemptKey>,
+    reconciling: Reconciling,
     claiming: bool,
     inbox: inbox::Looking,
     /// Whether the store may have activations that this engine could claim.
@@ -244,6 +272,8 @@ impl<S: Store> Heart<S> {
             finds: Phase::new(),
             renews: Phase::new(),
             refusals: Phase::new(),
+            publishing: HashSet::new(),
+            reconciling: Reconciling::default(),
             claiming: false,
             inbox: inbox::Looking::default(),
             may_claim: true,
@@ -312,6 +342,7 @@ impl<S: Store> Heart<S> {
     fn is_at_rest(&self) -> bool {
         let Some(deadline) = self.stopping else { return false };
         let idle = self.running.is_empty()
+            && self.publishing.is_empty()
             && self.ends.is_empty()
             && self.finishes.is_empty()
             && self.finds.is_empty()
@@ -327,6 +358,8 @@ impl<S: Store> Heart<S> {
             Op::Submit { job, reply } => self.submits.push((job, reply)),
             Op::Returned { key, result } => self.returned(&key, result),
             Op::TimedOut { key } => self.timed_out(&key),
+            Op::Published { held, taken } => self.published(*held, taken),
+            Op::Reconcile => self.reconciling = Reconciling::Wanted,
             Op::Claim { claim, reply } => self.pull(claim, reply),
             Op::Callback(calling) => self.finds.push(calling),
             Op::Entered { held } => self.finish_later(*held, None),
@@ -348,7 +381,7 @@ impl<S: Store> Heart<S> {
 
     /// Starts every call that has something to carry. While stopping, only what brings attempts to rest.
     fn pump(&mut self) {
-        if self.away_until.is_some() {
+        if self.away_until.is_some() || self.reconciles() {
             return;
         }
         if self.stopping.is_none() {
@@ -377,6 +410,8 @@ impl<S: Store> Heart<S> {
             Done::Renewed(group, answer) => self.renewed(group, answer),
             Done::Recorded(group, answer) => self.recorded(group, answer),
             Done::Released(answer) => self.heard(answer).map(|_| ()),
+            Done::Unpublished(answer) => self.unpublished(answer),
+            Done::Reconciled(answer) => self.reconciled(answer),
             Done::Ended(ends, answer) => self.ended(ends, answer),
             Done::Finished(finishes, answer) => self.finished(finishes, answer),
             Done::Beaten(answer) => self.beaten(answer),
@@ -424,6 +459,9 @@ impl<S: Store> Heart<S> {
             Ok(value) => Ok(Some(value)),
             Err(StoreError::Fenced) => Err(StoreError::Fenced),
             Err(error) => {
+                if matches!(error, StoreError::Unavailable(_)) {
+                    self.reconciling = Reconciling::Wanted;
+                }
                 tracing::warn!(code = "STORE_CALL_FAILED", %error, "a call to the store failed");
                 self.last_away = Some(Instant::now());
                 self.away_until = Some(Instant::now() + AWAY);

@@ -26,6 +26,11 @@ impl<T> Phase<T> {
         self.waiting.push(element);
     }
 
+    /// What waits, without what a call carries.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

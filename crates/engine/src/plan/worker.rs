@@ -1,15 +1,16 @@
-//! From what a worker outside says to writes. The rows are those that were read last; the writes are guarded by
-//! their version, and whoever finds them gone reads and asks again.
+//! From what a worker outside says, and from what a transport answers, to writes. The rows are those that were
+//! read last; the writes are guarded by their version, and whoever finds them gone reads and asks again.
 
-use sprag_kernel::Refusal;
 use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
+use sprag_kernel::decide::leg1::{self, Publish};
 use sprag_kernel::decide::rows::{Fence, Terms};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::retry::{Millis, RetryPolicy};
+use sprag_kernel::{Code, OutboxState, Refusal};
 
-use super::{Changes, end};
+use super::{Changes, Entering, end, entered_into, entering};
 use crate::callback::Completion;
-use crate::store::{AttemptError, EndWrite, Held, RenewWrite, Renewal};
+use crate::store::{Amendment, AttemptError, EndWrite, Held, RenewWrite, Renewal, Timer};
 
 /// An ACK; nothing if it was said before.
 pub fn ack(held: &Held, fence: Fence, policy: &RetryPolicy) -> Result<Option<RenewWrite>, Refusal> {
@@ -63,6 +64,64 @@ pub fn result(
         Stored::Duplicate => Ok(None),
         Stored::Accepted(entered) => {
             Ok(Some(EndWrite { output_ref, ..end(held, entered, output, error) }))
+        }
+    }
+}
+
+/// The transport took the directive: it is sent, and the ACK is due.
+pub fn published(held: &Held, policy: &RetryPolicy) -> Result<RenewWrite, Refusal> {
+    let sent = leg1::published(&held.attempt, held.attempt.version, Terms { now: 0, policy })?;
+    let Publish::Sent { outbox, step, ack_deadline } = sent else {
+        unreachable!("a published directive is sent")
+    };
+    let mut changes = Changes::default();
+    changes.note(Some(outbox));
+    changes.note(Some(step));
+    Ok(RenewWrite {
+        step_to: step.to(),
+        changes: changes.0,
+        ..renew(held, super::fence(&held.attempt), Renewal::Sent, ack_deadline)
+    })
+}
+
+/// The transport refused the directive: it waits for its next try, or its message ends the step. Decided
+/// under the row's lock; `version` is that of the row that was to be published.
+pub fn publish_failed(
+    held: &Held,
+    version: u64,
+    policy: &RetryPolicy,
+    (now, reason): (Millis, &str),
+) -> Result<Entering, Refusal> {
+    if held.attempt.version != version || held.attempt.outbox != Some(OutboxState::Pending) {
+        return Ok((None, None));
+    }
+    match leg1::publish_failed(&held.attempt, version, Terms { now, policy })? {
+        Publish::Again { publish_attempts, not_before } => {
+            let mut attempt = held.attempt;
+            attempt.publish_attempts = publish_attempts;
+            let amendment = Amendment {
+                job_to: held.job.state,
+                attempt,
+                timer: Timer::At(not_before),
+                output: None,
+                error: None,
+                changes: String::new(),
+            };
+            Ok((Some(amendment), None))
+        }
+        Publish::Failed { outbox, entered } => {
+            let mut changes = Changes::default();
+            changes.note(Some(outbox));
+            let mut after = entered_into(held, entered);
+            after.attempt.outbox = Some(outbox.to());
+            let error = AttemptError {
+                code: Code::PublishFailed.name().to_owned(),
+                message: reason.to_owned(),
+            };
+            Ok(entering(after, Some(error), changes.0))
+        }
+        Publish::Sent { .. } | Publish::Superseded(_) => {
+            unreachable!("a refused directive is neither sent nor superseded")
         }
     }
 }

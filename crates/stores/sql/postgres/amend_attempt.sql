@@ -1,4 +1,4 @@
--- The attempt as a decision under its lock has left it.
+-- The attempt as a decision under its lock has left it. What waits, for a timer or in the queue, has no owner.
 UPDATE sprag.attempt SET state = $6::smallint, ledger = $7::bigint, guid = $8::bigint,
     ending = $9::smallint, content = $10::bytea, outbox = $11::smallint,
     publish_attempts = $12::integer, lease_expires_at = $13::bigint,
@@ -7,7 +7,7 @@ UPDATE sprag.attempt SET state = $6::smallint, ledger = $7::bigint, guid = $8::b
     timer_at = CASE $16::text WHEN 'keep' THEN timer_at WHEN 'at' THEN $17::bigint END,
     ready_at = CASE $16::text WHEN 'keep' THEN ready_at
         WHEN 'ready' THEN $22::bigint - priority * $18::bigint END,
-    owner = coalesce($23::bigint, owner), lease_id = $24::bigint,
+    owner = CASE WHEN $16::text NOT IN ('at', 'ready') THEN coalesce($23::bigint, owner) END, lease_id = $24::bigint,
     output = coalesce($19::text, output), error_code = coalesce($20::text, error_code),
     error_message = coalesce($21::text, error_message), version = version + 1,
     updated_at = $22::bigint

@@ -1,6 +1,7 @@
 -- The work of Leg1 of a slice, with the digit that proves it, if Leg1 is not done yet and the job is not
 -- being cancelled. A cancel that commits between the snapshot and the job's lock makes the statement
--- start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline, 3 now.
+-- start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer has this
+-- engine.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -8,8 +9,7 @@ WITH alive AS MATERIALIZED (
     UPDATE sprag.attempt a SET state = i.step_to, ledger = i.ledger, lease_id = i.lease_id,
         lease_expires_at = i.now + i.lease_ms, outbox = i.outbox,
         sent_at = CASE WHEN i.outbox = 1 THEN i.now END, acked_at = CASE WHEN i.acked THEN i.now END,
-        timer_at = CASE i.timer WHEN 1 THEN i.now + i.lease_ms WHEN 2 THEN i.now + i.ack_ms
-            WHEN 3 THEN i.now END,
+        timer_at = CASE i.timer WHEN 1 THEN i.now + i.lease_ms WHEN 2 THEN i.now + i.ack_ms END,
         owner = CASE WHEN i.timer = 0 THEN $1 END, claim_id = i.claim_id, version = a.version + 1, updated_at = i.now
     FROM (SELECT alive.now, u.*, j.state AS job_state
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],

@@ -109,7 +109,8 @@ async fn take_over_in(
     tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS]).await.map(Some)
 }
 
-/// Activations whose time has come are made claimable; the rest is returned.
+/// Activations whose time has come are made claimable; the rest is returned, but for directives that wait to
+/// be published (state 1), which only a publisher takes.
 pub(super) async fn due(pools: &Pools, engine: EngineNo, limit: u32) -> Answer<Due> {
     let limit = i64::from(limit);
     let promote = include_str!("../../sql/postgres/promote_due.sql");
@@ -119,7 +120,7 @@ pub(super) async fn due(pools: &Pools, engine: EngineNo, limit: u32) -> Answer<D
     let now: i64 = get(now.first().ok_or(StoreError::Fenced)?, 0)?;
     let sql = with_held(
         "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
-         WHERE a.timer_at <= $1 ORDER BY a.timer_at, a.job_id, a.step_index LIMIT $2",
+         WHERE a.timer_at <= $1 AND a.state <> 1 ORDER BY a.timer_at, a.job_id, a.step_index LIMIT $2",
     );
     let rows = pools.run(&sql, &[&now, &limit]).await?;
     let held = held(pools, &rows).await?;

@@ -122,13 +122,12 @@ fn is_acked(hand_off: HandOff) -> bool {
     }
 }
 
-/// What the statement calls the timer: none, the lease's end, the ACK deadline, now.
+/// What the statement calls the timer: none, since this engine has it; the lease's end; the ACK deadline.
 fn timer(hand_off: HandOff) -> i16 {
     match hand_off {
-        HandOff::InProcess => 0,
+        HandOff::InProcess | HandOff::Outbox => 0,
         HandOff::Pulled => 1,
         HandOff::PulledUnacked => 2,
-        HandOff::Outbox => 3,
     }
 }
 

@@ -165,6 +165,15 @@ impl Store for PostgresStore {
         worker::release(&self.pools, engine, &activations).await
     }
 
+    async fn unpublished(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+        limit: u32,
+    ) -> Answer<Vec<Held>> {
+        worker::unpublished(&self.pools, engine, &services, limit).await
+    }
+
     async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
         worker::held_by(&self.pools, engine).await
     }

@@ -169,6 +169,24 @@ pub(super) async fn release(
         .map(|_| ())
 }
 
+/// Directives whose time to be published has come pass to this engine.
+pub(super) async fn unpublished(
+    pools: &Pools,
+    engine: EngineNo,
+    services: &[String],
+    limit: u32,
+) -> Answer<Vec<Held>> {
+    let sql = with_held(include_str!("../../sql/postgres/take_unpublished.sql"));
+    let (now, limit) = (pools.test_now(), i64::from(limit));
+    let rows = pools.run(&sql, &[&engine.0, &now, &services, &limit]).await?;
+    if rows.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    let mut taken = held(pools, &rows).await?;
+    taken.sort_by_key(|held| held.key);
+    Ok(taken)
+}
+
 /// The owner is not indexed, so this reads the whole table, on a connection that may.
 pub(super) async fn held_by(pools: &Pools, engine: EngineNo) -> Answer<Vec<Held>> {
     let sql = with_held(

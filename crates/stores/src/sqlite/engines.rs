@@ -66,6 +66,12 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
          WHERE owner = ?1 AND lease_id IS NULL AND ending IS NULL",
         params![dead.0, tx.now, AGEING_MS],
     )?;
+    // A directive that was not published is anybody's to publish.
+    tx.execute(
+        "UPDATE attempt SET owner = NULL, timer_at = ?2, version = version + 1, updated_at = ?2
+         WHERE owner = ?1 AND outbox = 0 AND ending IS NULL",
+        params![dead.0, tx.now],
+    )?;
     crash_point("take_over.after_release");
     tx.execute(
         "UPDATE completion SET due_at = ?2, owner = NULL WHERE due_at IS NOT NULL AND owner = ?1",
@@ -92,14 +98,15 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<V
     Ok(held.into_iter().flatten().flatten().collect())
 }
 
-/// Activations whose time has come are made claimable; the rest is returned.
+/// Activations whose time has come are made claimable; the rest is returned, but for directives that wait to
+/// be published (state 1), which only a publisher takes.
 pub(super) fn due(tx: &Tx<'_>, engine: EngineNo, limit: u32) -> Answer<Due> {
     expect_alive(tx, engine)?;
     let sql = include_str!("../../sql/sqlite/promote_due.sql");
     let promoted = tx.execute(sql, params![tx.now, AGEING_MS, limit])?;
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
-         WHERE a.timer_at <= ?1 ORDER BY a.timer_at LIMIT ?2"
+         WHERE a.timer_at <= ?1 AND a.state <> 1 ORDER BY a.timer_at LIMIT ?2"
     );
     let held = tx.all(&sql, params![tx.now, limit], |row| held_if_readable(tx.connection, row))?;
     let held = held.into_iter().flatten().collect();

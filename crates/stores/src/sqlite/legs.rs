@@ -120,7 +120,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         HandOff::InProcess => (1, true, true, None, Some(engine.0)),
         HandOff::Pulled => (1, true, true, Some(lease_end), None),
         HandOff::PulledUnacked => (1, true, false, Some(ack_end), None),
-        HandOff::Outbox => (0, false, false, Some(tx.now), None),
+        HandOff::Outbox => (0, false, false, None, Some(engine.0)),
     };
     let written = tx.execute(
         include_str!("../../sql/sqlite/dispatch_attempt.sql"),

@@ -204,6 +204,15 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| worker::release(tx, engine, &activations)).await
     }
 
+    async fn unpublished(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+        limit: u32,
+    ) -> Answer<Vec<Held>> {
+        self.writer.run(move |tx| worker::unpublished(tx, engine, &services, limit)).await
+    }
+
     async fn held_by(&self, engine: EngineNo) -> Answer<Vec<Held>> {
         self.writer.run(move |tx| worker::held_by(tx, engine)).await
     }

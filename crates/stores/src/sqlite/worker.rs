@@ -11,7 +11,7 @@ use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
 use super::legs::{event, job_state};
-use super::rows::{HELD_COLUMNS, held};
+use super::rows::{HELD_COLUMNS, held, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -154,6 +154,31 @@ pub(super) fn release(
         )?;
     }
     Ok(())
+}
+
+/// Directives whose time to be published has come pass to this engine.
+pub(super) fn unpublished(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    services: &[String],
+    limit: u32,
+) -> Answer<Vec<Held>> {
+    expect_alive(tx, engine)?;
+    let take = include_str!("../../sql/sqlite/take_unpublished.sql");
+    let mut taken = Vec::new();
+    for service in services {
+        let left = limit.saturating_sub(u32::try_from(taken.len()).unwrap_or(u32::MAX));
+        taken.extend(tx.all(take, params![engine.0, tx.now, service, left], key)?);
+    }
+    crash_point("unpublished.after_taking");
+    taken.sort_unstable();
+    let sql = format!(
+        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+         WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
+             AND a.attempt_no = ?5"
+    );
+    let read = |key| tx.all(&sql, place(key), |row| held(tx.connection, row));
+    Ok(taken.iter().map(read).collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 pub(super) fn held_by(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {

@@ -1,0 +1,147 @@
+//! A bus with workers behind it that loses, repeats, delays and reorders in both directions, by a seed.
+//!
+//! Letters and callbacks lie in two heaps, and any of them may come next. Time is the test's: what is lost is
+//! found by the engine's timers once the test moves the clock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sprag_engine::bus::{Bus, Delivery, Later, Letter, Settled};
+use sprag_engine::callback::{Callback, Completion, Fence};
+use tokio::sync::{Notify, oneshot};
+
+/// How often things go wrong, in a hundred.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// A letter is refused by the transport.
+    pub refuse: u64,
+    /// A letter or a callback vanishes.
+    pub lose: u64,
+    /// A letter or a callback comes again.
+    pub repeat: u64,
+}
+
+/// The bus and its workers in one.
+#[derive(Clone)]
+pub struct TestBus(Arc<Shared>);
+
+struct Shared {
+    faults: Faults,
+    inner: Mutex<Inner>,
+    is_there: Notify,
+}
+
+struct Inner {
+    random: u64,
+    callbacks: Vec<(Fence, Callback)>,
+    published: HashMap<String, usize>,
+}
+
+impl Inner {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % sides
+    }
+
+    fn happens(&mut self, in_a_hundred: u64) -> bool {
+        self.roll(100) < in_a_hundred
+    }
+}
+
+impl TestBus {
+    /// A bus with these faults.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let inner =
+            Inner { random: seed * 2 + 1, callbacks: Vec::new(), published: HashMap::new() };
+        Self(Arc::new(Shared { faults, inner: Mutex::new(inner), is_there: Notify::new() }))
+    }
+
+    /// How often the directive of an attempt was taken, by `job/step/attempt`.
+    pub fn published(&self) -> HashMap<String, usize> {
+        self.0.inner().published.clone()
+    }
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Any of the callbacks that lie there.
+    fn draw(&self) -> Option<(Fence, Callback)> {
+        let mut inner = self.inner();
+        let count = inner.callbacks.len() as u64;
+        if count == 0 {
+            return None;
+        }
+        let place = usize::try_from(inner.roll(count)).unwrap_or_default();
+        Some(inner.callbacks.swap_remove(place))
+    }
+
+    /// A worker gets the letter: it acknowledges, shows that it is alive, and reports; all of that is on
+    /// its way at once.
+    fn work(&self, inner: &mut Inner, letter: &Letter) {
+        let directive = &letter.directive;
+        let output = serde_json::json!({"effect": directive.effect_key});
+        let callbacks = [
+            Callback::Ack,
+            Callback::Heartbeat(None),
+            Callback::Result(Completion::succeeded(output)),
+        ];
+        for callback in callbacks {
+            if !inner.happens(self.faults.lose) {
+                inner.callbacks.push((directive.fence(), callback.clone()));
+            }
+            if inner.happens(self.faults.repeat) {
+                inner.callbacks.push((directive.fence(), callback));
+            }
+        }
+        self.is_there.notify_one();
+    }
+}
+
+impl Bus for TestBus {
+    fn publish(&self, letter: Letter) -> Later<'_, Result<(), String>> {
+        Box::pin(async move {
+            let shared = &self.0;
+            let mut inner = shared.inner();
+            if inner.happens(shared.faults.refuse) {
+                return Err("the test bus refuses".to_owned());
+            }
+            let Letter { directive, .. } = &letter;
+            let name =
+                format!("{}/{}/{}", directive.job_id, directive.step_id, directive.attempt_no);
+            *inner.published.entry(name).or_default() += 1;
+            if !inner.happens(shared.faults.lose) {
+                shared.work(&mut inner, &letter);
+            }
+            if inner.happens(shared.faults.repeat) {
+                shared.work(&mut inner, &letter);
+            }
+            Ok(())
+        })
+    }
+
+    fn receive(&self) -> Later<'_, Option<Delivery>> {
+        Box::pin(async move {
+            let (fence, callback) = loop {
+                match self.0.draw() {
+                    Some(drawn) => break drawn,
+                    None => self.0.is_there.notified().await,
+                }
+            };
+            let (settle, settled) = oneshot::channel();
+            let (shared, again) = (self.0.clone(), (fence.clone(), callback.clone()));
+            tokio::spawn(async move {
+                // What came too early, or to an engine that ended, lies there again.
+                if settled.await != Ok(Settled::Done) {
+                    shared.inner().callbacks.push(again);
+                    shared.is_there.notify_one();
+                }
+            });
+            Some(Delivery { fence, callback, settle })
+        })
+    }
+}
