@@ -160,6 +160,7 @@ struct Filmed {
     lines: fs::File,
     length: u64,
     pictures: Arc<AtomicU64>,
+    most_pictures: u64,
     back: bool,
 }
 
@@ -179,7 +180,14 @@ impl Filmed {
         let mut lines = options.create(true).truncate(false).write(true).open(path).unwrap();
         lines.set_len(mark).unwrap();
         std::io::Seek::seek(&mut lines, std::io::SeekFrom::Start(mark)).unwrap();
-        Self { folder: folder.into(), lines, length: mark, pictures: Arc::default(), back: false }
+        Self {
+            folder: folder.into(),
+            lines,
+            length: mark,
+            pictures: Arc::default(),
+            most_pictures: 0,
+            back: false,
+        }
     }
 }
 
@@ -192,7 +200,7 @@ impl MarkedSink<String> for Filmed {
                 self.length += line.len() as u64;
             }
         }
-        if self.pictures.load(Ordering::SeqCst) < 40 {
+        if self.pictures.load(Ordering::SeqCst) < self.most_pictures {
             picture(&self.folder, &self.pictures);
         }
         Ok(if self.back && self.length > 5_000 { 1 } else { self.length })
@@ -200,7 +208,8 @@ impl MarkedSink<String> for Filmed {
 
     fn syncer(&self) -> std::io::Result<Option<Syncer>> {
         let (file, folder) = (self.lines.try_clone()?, self.folder.clone());
-        let (pictures, once) = (Arc::clone(&self.pictures), AtomicBool::new(true));
+        let (pictures, once) =
+            (Arc::clone(&self.pictures), AtomicBool::new(self.most_pictures > 0));
         Ok(Some(Box::new(move || {
             if once.swap(false, Ordering::SeqCst) {
                 picture(&folder, &pictures);
@@ -210,9 +219,9 @@ impl MarkedSink<String> for Filmed {
     }
 }
 
-fn film(folder: &Path, back: bool) -> Result<u64, Box<crate::Failure>> {
+fn film(folder: &Path, most_pictures: u64, back: bool) -> Result<u64, Box<crate::Failure>> {
     let (journal, found) = open(&folder.join("run.journal"), SyncPolicy::Batch, 0);
-    let sink = Filmed { back, ..Filmed::open(folder, found.state.last.mark) };
+    let sink = Filmed { most_pictures, back, ..Filmed::open(folder, found.state.last.mark) };
     let config = Config { threads: 2, max_claim: 8, max_batch_bytes: 400, ..Config::default() };
     let report = Lanes::new(config).resume_journal(&found.state).run(
         Items::of(0..2_000_u64),
@@ -226,12 +235,12 @@ fn film(folder: &Path, back: bool) -> Result<u64, Box<crate::Failure>> {
 #[test]
 fn a_run_killed_at_any_write_ends_like_one_that_was_not() {
     let folder = tempfile::tempdir().unwrap();
-    let undisturbed = film(folder.path(), false).unwrap();
+    let undisturbed = film(folder.path(), 40, false).unwrap();
     let whole = fs::read(folder.path().join("lines")).unwrap();
     let mut killed = 0;
     while folder.path().join(killed.to_string()).exists() {
         let left = folder.path().join(killed.to_string());
-        assert_eq!(film(&left, false).unwrap(), undisturbed);
+        assert_eq!(film(&left, 0, false).unwrap(), undisturbed);
         assert_eq!(fs::read(left.join("lines")).unwrap(), whole);
         killed += 1;
     }
@@ -241,7 +250,7 @@ fn a_run_killed_at_any_write_ends_like_one_that_was_not() {
 #[test]
 fn a_mark_that_goes_back_ends_the_run_and_keeps_what_was_committed() {
     let folder = tempfile::tempdir().unwrap();
-    let failure = film(folder.path(), true).unwrap_err();
+    let failure = film(folder.path(), 0, true).unwrap_err();
     assert_eq!(failure.code(), Code::SinkFailed);
     assert!(failure.to_string().contains("the mark went back"), "{failure}");
     assert_eq!(cursor(&folder.path().join("run.journal")), failure.resume.cursor);
