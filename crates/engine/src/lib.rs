@@ -24,6 +24,7 @@ mod renewal;
 pub mod requests;
 mod retention;
 pub mod store;
+pub mod tokens;
 pub mod upkeep;
 pub mod views;
 pub mod worker;

@@ -75,6 +75,14 @@ pub struct JobFilter {
     pub tenant_id: Option<String>,
     /// In this state.
     pub state: Option<JobState>,
+    /// Of this type.
+    pub request_type: Option<String>,
+    /// Submitted at this time or later.
+    pub from: Option<Millis>,
+    /// Submitted before this time.
+    pub to: Option<Millis>,
+    /// With this text in its correlation id, document, idempotency key or error.
+    pub text: Option<String>,
     /// Before this one (the newest come first).
     pub before: Option<JobId>,
     /// At most so many.

@@ -218,6 +218,9 @@ codes! {
     ProtocolUnknown = "PROTOCOL_UNKNOWN", Rejected, 422,
         "no registered protocol serves this request type",
         "register a protocol that names the request type";
+    ProtocolNotFound = "PROTOCOL_NOT_FOUND", Rejected, 404,
+        "there is no protocol with this id",
+        "list the protocols, or register it";
     MessagePoison = "MESSAGE_POISON", Rejected, 422,
         "the store refused this one row; others were not affected",
         "read the reason; the content cannot be stored as it is";
@@ -245,6 +248,49 @@ codes! {
     EngineFenced = "ENGINE_FENCED", Conflict, 409,
         "this engine was silent for so long that another one has taken over its work",
         "start it again";
+    // The server.
+    Unauthenticated = "UNAUTHENTICATED", Rejected, 401,
+        "the call has no token, or one that is unknown, expired or revoked",
+        "send `Authorization: Bearer TOKEN` with a token that is accepted";
+    ScopeMissing = "SCOPE_MISSING", Rejected, 403,
+        "the token does not allow this",
+        "use a token with the scope named";
+    TenantMismatch = "TENANT_MISMATCH", Rejected, 403,
+        "the token belongs to another tenant than the one named",
+        "name the token's tenant, or use another token";
+    TokenInvalid = "TOKEN_INVALID", Rejected, 400,
+        "no such token can be made",
+        "correct what the fields name";
+    TokenUnknown = "TOKEN_UNKNOWN", Rejected, 404,
+        "there is no such token",
+        "list the tokens, and name one by its id";
+    LeaseTokenInvalid = "LEASE_TOKEN_INVALID", Rejected, 403,
+        "the lease token was not made for this attempt",
+        "send the lease token of the directive as it is, with all that the directive names";
+    OriginRefused = "ORIGIN_REFUSED", Rejected, 403,
+        "the Host or Origin of the call is not one that this server answers to",
+        "call it by its own address, or add the name to `hosts`";
+    RouteUnknown = "ROUTE_UNKNOWN", Rejected, 404,
+        "there is nothing at this path",
+        "see /openapi.json";
+    MethodRefused = "METHOD_REFUSED", Rejected, 405,
+        "the path does not take this method",
+        "see /openapi.json";
+    CallInvalid = "CALL_INVALID", Rejected, 400,
+        "a header, a parameter or a field of the body has the wrong form",
+        "correct the named field";
+    RateLimited = "RATE_LIMITED", Unavailable, 429,
+        "the tenant calls more often than it may",
+        "wait as long as Retry-After says, then go on";
+    TooSlow = "TOO_SLOW", Rejected, 408,
+        "the body of the call did not arrive in time",
+        "send it faster, or in smaller pieces";
+    ListenUnsafe = "LISTEN_UNSAFE", Rejected, 400,
+        "the address can be reached from other machines, and there is neither TLS nor a proxy before it",
+        "give a certificate and its key, say --behind-proxy, or listen on a loopback address";
+    ConfigInvalid = "CONFIG_INVALID", Rejected, 400,
+        "the configuration cannot be used",
+        "correct what the fields name";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

@@ -11,6 +11,7 @@ use sprag_engine::store::{
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
 };
+use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -322,5 +323,23 @@ impl Upkeep for AnyStore {
 
     async fn counts(&self) -> Answer<Counts> {
         ask!(self.counts())
+    }
+}
+
+impl TokenStore for AnyStore {
+    async fn put_token(&self, token: NewToken) -> Answer<TokenView> {
+        ask!(self.put_token(token))
+    }
+
+    async fn token(&self, token_id: &str) -> Answer<Option<TokenView>> {
+        ask!(self.token(token_id))
+    }
+
+    async fn tokens(&self) -> Answer<Vec<TokenView>> {
+        ask!(self.tokens())
+    }
+
+    async fn revoke_token(&self, token_id: &str) -> Answer<Option<TokenView>> {
+        ask!(self.revoke_token(token_id))
     }
 }

@@ -146,6 +146,7 @@ fn list(args: &ListArgs, output: &mut Output) -> Result<(), Failure> {
         state: args.state,
         before: args.before.as_deref().map(str::parse).transpose()?,
         limit: args.limit,
+        ..JobFilter::default()
     };
     let jobs = store.jobs(filter)?;
     if output.is_json() {

@@ -273,6 +273,17 @@ CREATE TRIGGER job_count_update AFTER UPDATE ON sprag.job
     FOR EACH STATEMENT EXECUTE FUNCTION sprag.count_moved();
 CREATE TRIGGER job_count_delete AFTER DELETE ON sprag.job REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION sprag.count_gone();
+-- Who may do what. Only the hash of a token is kept.
+CREATE TABLE sprag.token (
+    token_id text PRIMARY KEY,
+    created_at bigint NOT NULL,
+    expires_at bigint,
+    revoked_at bigint,
+    scopes smallint NOT NULL CHECK (scopes BETWEEN 1 AND 15),
+    hash bytea NOT NULL UNIQUE,
+    tenant_id text,
+    label text NOT NULL
+);
 
 -- The store's time, or a test's.
 CREATE FUNCTION sprag.now_ms(test bigint) RETURNS bigint

@@ -247,6 +247,18 @@ CREATE TRIGGER job_count_delete AFTER DELETE ON job BEGIN
     UPDATE job_count SET jobs = jobs - 1 WHERE shard = 0 AND state = OLD.state;
 END;
 
+-- Who may do what. Only the hash of a token is kept.
+CREATE TABLE token (
+    token_id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL UNIQUE,
+    scopes INTEGER NOT NULL CHECK (scopes BETWEEN 1 AND 15),
+    tenant_id TEXT,
+    label TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER
+) WITHOUT ROWID;
+
 -- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
 -- what the digits and states become is handed in, decided by the kernel.
 CREATE VIEW finish_op AS

@@ -26,6 +26,7 @@ mod rows;
 mod slice;
 mod submit;
 mod tls;
+mod tokens;
 mod upkeep;
 mod worker;
 

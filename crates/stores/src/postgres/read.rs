@@ -46,13 +46,32 @@ pub(super) async fn jobs(pools: &Pools, filter: &JobFilter) -> Answer<Vec<JobVie
     let sql = format!(
         "SELECT {HELD_COLUMNS}, {JOB_SELECT}
          WHERE ($1::text IS NULL OR j.tenant_id = $1) AND ($2::smallint IS NULL OR j.state = $2)
-             AND ($3::uuid IS NULL OR j.job_id < $3)
+             AND ($3::uuid IS NULL OR j.job_id < $3) AND ($5::text IS NULL OR j.request_type = $5)
+             AND ($6::bigint IS NULL OR j.created_at >= $6)
+             AND ($7::bigint IS NULL OR j.created_at < $7)
+             AND ($8::text IS NULL OR strpos(concat_ws(chr(10), j.correlation_id, j.doc_id,
+                 j.idempotency_key, j.error_code, j.error_message), $8) > 0)
          ORDER BY j.job_id DESC LIMIT $4"
     );
     let before = filter.before.map(JobId::uuid);
     let state = filter.state.map(code);
     let limit = i64::from(filter.limit);
-    let rows = pools.read(&sql, &[&filter.tenant_id, &state, &before, &limit]).await?;
+    let time = |at: Option<u64>| at.map(|at| i64::try_from(at).unwrap_or(i64::MAX));
+    let rows = pools
+        .read(
+            &sql,
+            &[
+                &filter.tenant_id,
+                &state,
+                &before,
+                &limit,
+                &filter.request_type,
+                &time(filter.from),
+                &time(filter.to),
+                &filter.text,
+            ],
+        )
+        .await?;
     rows.iter().map(job_view).collect()
 }
 

@@ -18,6 +18,7 @@ mod readers;
 mod requests;
 mod rows;
 mod submit;
+mod tokens;
 mod upkeep;
 mod worker;
 mod writer;

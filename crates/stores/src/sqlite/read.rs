@@ -46,12 +46,26 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, {JOB_SELECT}
          WHERE (?1 IS NULL OR j.tenant_id = ?1) AND (?2 IS NULL OR j.state = ?2)
-             AND (?3 IS NULL OR j.job_id < ?3)
+             AND (?3 IS NULL OR j.job_id < ?3) AND (?5 IS NULL OR j.request_type = ?5)
+             AND (?6 IS NULL OR j.created_at >= ?6) AND (?7 IS NULL OR j.created_at < ?7)
+             AND (?8 IS NULL OR instr(coalesce(j.correlation_id, '') || char(10)
+                 || coalesce(j.doc_id, '') || char(10) || coalesce(j.idempotency_key, '') || char(10)
+                 || coalesce(j.error_code, '') || char(10) || coalesce(j.error_message, ''), ?8) > 0)
          ORDER BY j.job_id DESC LIMIT ?4"
     );
     let before = filter.before.as_ref().map(JobId::as_bytes);
     let state = filter.state.map(State::code);
-    tx.all(&sql, params![filter.tenant_id, state, before, filter.limit], job_view)
+    let asked = params![
+        filter.tenant_id,
+        state,
+        before,
+        filter.limit,
+        filter.request_type,
+        filter.from,
+        filter.to,
+        filter.text,
+    ];
+    tx.all(&sql, asked, job_view)
 }
 
 pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {

@@ -1,0 +1,155 @@
+//! Submitting: one envelope, or many as lines.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use sprag_engine::store::Submitted;
+use sprag_engine::tokens::Scope;
+use sprag_kernel::machine::State as _;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+use crate::call::{Document, json, read};
+use crate::guests::Caller;
+use crate::problem::{Answered, Problem, invalid};
+
+/// How many lines of one call are submitted at a time; the engine commits them in groups.
+const AT_A_TIME: usize = 512;
+const NDJSON: &str = "application/x-ndjson";
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(submit))
+}
+
+/// An envelope. Only the fields that are required are listed as such.
+#[derive(ToSchema)]
+#[allow(dead_code)] // read by the engine; here for the document
+pub(crate) struct Envelope {
+    /// Whose job it is; the token's tenant if it has one.
+    #[schema(max_length = 200, min_length = 1)]
+    tenant_id: String,
+    /// What is asked for; names the protocol.
+    #[schema(max_length = 200, min_length = 1)]
+    request_type: String,
+    /// Where the input is: text, or an object with a `uri`.
+    input_ref: serde_json::Value,
+    /// Where the output goes: text, or an object with a `uri`.
+    output_ref: serde_json::Value,
+    /// What every step is handed.
+    payload: serde_json::Value,
+    /// The version of the payload's schema.
+    schema_version: String,
+    /// The caller's own key: the same key is the same job.
+    idempotency_key: Option<String>,
+    /// `DEFAULT` or `BURST`.
+    mode: Option<String>,
+    /// Which document, for mode BURST.
+    doc_id: Option<String>,
+    /// Handed through.
+    correlation_id: Option<String>,
+    /// Handed through.
+    traceparent: Option<String>,
+    /// Not to start before, in milliseconds since 1970.
+    not_before: Option<u64>,
+    /// Higher goes first.
+    priority: Option<i32>,
+}
+
+/// What became of a submit.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SubmittedShape {
+    /// The job.
+    #[serde(rename = "jobId")]
+    job_id: String,
+    /// Where it is now.
+    state: &'static str,
+    /// Whether this call created it.
+    created: bool,
+}
+
+impl From<Submitted> for SubmittedShape {
+    fn from(submitted: Submitted) -> Self {
+        Self {
+            job_id: submitted.job_id.to_string(),
+            state: submitted.state.name(),
+            created: submitted.created,
+        }
+    }
+}
+
+/// Submits an envelope; with `application/x-ndjson` one per line, answered line by line.
+#[utoipa::path(
+    post, path = "/v1/commands", tag = "jobs",
+    request_body(content(
+        (Envelope = "application/json"),
+        (String = "application/x-ndjson"),
+    )),
+    responses(
+        (status = 202, description = "The job, new or known", body = SubmittedShape),
+        (status = 200, description = "One line per line: a job, or problem details", body = String, content_type = "application/x-ndjson"),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn submit(State(app): State<Arc<App>>, caller: Caller, call: Request) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let kind = call.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    if kind.is_some_and(|kind| kind.starts_with(NDJSON)) {
+        return submit_lines(&app, &caller, call).await;
+    }
+    let Document(envelope) = Document::from_request(call, &app).await?;
+    let submitted = submit_one(&app, &caller, &envelope).await?;
+    Ok(json(StatusCode::ACCEPTED, &submitted))
+}
+
+async fn submit_one(app: &App, caller: &Caller, envelope: &[u8]) -> Answered<SubmittedShape> {
+    expect_tenant(caller, envelope)?;
+    Ok(app.engine.submit(envelope).await?.into())
+}
+
+/// Refuses a body that names another tenant than the token's.
+pub(crate) fn expect_tenant(caller: &Caller, body: &[u8]) -> Answered<()> {
+    #[derive(Deserialize)]
+    struct Tenant {
+        tenant_id: Option<String>,
+    }
+    if caller.tenant_id().is_none() {
+        return Ok(());
+    }
+    // What cannot be read here is refused by the engine, with the place.
+    let named = serde_json::from_slice::<Tenant>(body).ok().and_then(|tenant| tenant.tenant_id);
+    caller.expect_tenant(named.as_deref())
+}
+
+async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Response> {
+    let body = read(app, call, app.settings.max_bulk_bytes).await?;
+    let lines: Vec<Bytes> = body
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty())
+        .map(|line| body.slice_ref(line))
+        .collect();
+    let answers = futures_util::stream::iter(lines)
+        .map(|line| async move {
+            match submit_one(app, caller, &line).await {
+                Ok(submitted) => serde_json::to_string(&submitted),
+                Err(refused) => serde_json::to_string(&Problem::from(&refused.0)),
+            }
+        })
+        .buffered(AT_A_TIME);
+    let mut text = String::new();
+    let mut answers = std::pin::pin!(answers);
+    while let Some(answer) = answers.next().await {
+        text.push_str(&answer.map_err(|error| invalid("body", error.to_string()))?);
+        text.push('\n');
+    }
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON))];
+    Ok((StatusCode::OK, kind, Body::from(text)).into_response())
+}

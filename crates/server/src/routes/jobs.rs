@@ -1,0 +1,269 @@
+//! Jobs: lists, one of them, what is below it, and asking it to stop.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use sprag_engine::explain::{Explanation, explain};
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{JobFilter, JobView, Store};
+use sprag_engine::tokens::Scope;
+use sprag_kernel::machine::State as _;
+use sprag_kernel::{Code, JobState, Refusal};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::commands::SubmittedShape;
+use crate::app::App;
+use crate::call::{Asked, Document, Named, if_match, json, versioned};
+use crate::guests::Caller;
+use crate::problem::{Answered, Problem, Refused, invalid};
+use crate::shapes::{EventShape, JobShape, List, StepShape};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(steps))
+        .routes(routes!(events))
+        .routes(routes!(ledger))
+        .routes(routes!(explained))
+        .routes(routes!(cancel))
+        .routes(routes!(rerun))
+}
+
+/// A job of the caller's; another tenant's is not there.
+pub(crate) async fn find(app: &App, caller: &Caller, job_id: JobId) -> Answered<JobView> {
+    let found = app.engine.store().job(job_id).await?;
+    found
+        .filter(|job| caller.sees(&job.facts.tenant_id))
+        .ok_or_else(|| Refused(Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string())))
+}
+
+/// Lists jobs, the newest first.
+#[utoipa::path(
+    get, path = "/v1/jobs", tag = "jobs",
+    params(
+        ("tenant" = Option<String>, Query, description = "Only of this tenant"),
+        ("state" = Option<String>, Query, description = "Only in this state, such as QUEUED"),
+        ("type" = Option<String>, Query, description = "Only of this request type"),
+        ("from" = Option<u64>, Query, description = "Submitted at this time or later"),
+        ("to" = Option<u64>, Query, description = "Submitted before this time"),
+        ("text" = Option<String>, Query, description = "With this text in correlation id, document, key or error"),
+        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 500", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "The `next` of the part before"),
+    ),
+    responses(
+        (status = 200, description = "A part of the list", body = List<JobShape>),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    let tenant = asked.take("tenant");
+    caller.expect_tenant(tenant.as_deref())?;
+    let state = asked.take("state").map(|name| {
+        JobState::from_name(&name).ok_or_else(|| invalid("state", "is no state of a job"))
+    });
+    let cursor = asked.take("cursor").map(|cursor| {
+        cursor.parse::<JobId>().map_err(|_| invalid("cursor", "is not one of this list"))
+    });
+    let filter = JobFilter {
+        tenant_id: caller.tenant_id().map(str::to_owned).or(tenant),
+        state: state.transpose()?,
+        request_type: asked.take("type"),
+        from: asked.number("from")?,
+        to: asked.number("to")?,
+        text: asked.take("text"),
+        before: cursor.transpose()?,
+        limit: asked.limit()?,
+    };
+    asked.finish()?;
+    let limit = filter.limit as usize;
+    let jobs = app.engine.store().jobs(filter).await?;
+    let next = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.facts.job_id.to_string());
+    let items = jobs.iter().map(|job| JobShape::of(job, &[])).collect();
+    Ok(json(StatusCode::OK, &List::<JobShape> { items, next }))
+}
+
+/// Shows a job.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The job", body = JobShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    let job = find(&app, &caller, job_id).await?;
+    Ok(versioned(StatusCode::OK, job.row.version, &JobShape::of(&job, &[])))
+}
+
+/// What a job consists of.
+#[derive(Serialize, ToSchema)]
+struct Items<T> {
+    /// In order.
+    items: Vec<T>,
+}
+
+/// Shows the steps of a job, each as its newest attempt.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/steps", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Its steps", body = Items<StepShape>),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn steps(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    find(&app, &caller, job_id).await?;
+    let attempts = app.engine.store().attempts(job_id).await?;
+    Ok(json(StatusCode::OK, &Items::<StepShape> { items: StepShape::newest(&attempts) }))
+}
+
+/// Shows the history of a job.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/events", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Its events", body = Items<EventShape>),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn events(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    find(&app, &caller, job_id).await?;
+    let events = app.engine.store().events(job_id).await?;
+    let items = events.iter().map(EventShape::of).collect();
+    Ok(json(StatusCode::OK, &Items::<EventShape> { items }))
+}
+
+/// Shows every attempt of a job with its digits.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/ledger", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Its attempts", body = Items<StepShape>),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn ledger(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    find(&app, &caller, job_id).await?;
+    let attempts = app.engine.store().attempts(job_id).await?;
+    let items = attempts.iter().map(StepShape::of).collect();
+    Ok(json(StatusCode::OK, &Items::<StepShape> { items }))
+}
+
+/// A job in sentences.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of `Explanation`
+struct ExplanationShape {
+    /// What happened, in order.
+    happened: Vec<String>,
+    /// What holds the job now.
+    now: String,
+    /// What will happen next.
+    next: String,
+}
+
+/// Tells what happened to a job, what holds it now, and what comes next.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/explain", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Sentences", body = ExplanationShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn explained(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    let job = find(&app, &caller, job_id).await?;
+    let store = app.engine.store();
+    let attempts = store.attempts(job_id).await?;
+    let explanation: Explanation = explain(&job, &attempts, store.now().await?);
+    Ok(json(StatusCode::OK, &explanation))
+}
+
+/// Asks a job to stop. Again, or on a job that is over, changes nothing.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/cancel", tag = "jobs",
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("If-Match" = Option<String>, Header, description = "Only if the job has this version"),
+    ),
+    responses(
+        (status = 202, description = "The job: CANCELLING, CANCELLED, or how it had ended", body = JobShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+    headers: HeaderMap,
+    _body: Document,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    find(&app, &caller, job_id).await?;
+    app.engine.cancel(job_id, if_match(&headers)?).await?;
+    let job = find(&app, &caller, job_id).await?;
+    Ok(versioned(StatusCode::ACCEPTED, job.row.version, &JobShape::of(&job, &[])))
+}
+
+/// Which rerun of a job.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Rerun {
+    /// From 1: the same number again is the same job. The next one if absent.
+    n: Option<u32>,
+}
+
+/// Runs a job that ended badly again, as a new job.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/rerun", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    request_body = Option<Rerun>,
+    responses(
+        (status = 202, description = "The new job", body = SubmittedShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn rerun(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+    body: Document,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let Rerun { n } = body.fields()?;
+    find(&app, &caller, job_id).await?;
+    let submitted = app.engine.rerun(job_id, n).await?;
+    Ok(json(StatusCode::ACCEPTED, &SubmittedShape::from(submitted)))
+}

@@ -1,0 +1,285 @@
+//! Workers outside: claim, acknowledge, show a sign of life, report. Every directive carries a lease token,
+//! and every callback shows it; one that was not made for its attempt is refused before the store is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sprag_engine::callback::{AckMode, Claim, Completion, Fence, MAX_WAIT};
+use sprag_engine::directive::Directive;
+use sprag_engine::tokens::Scope;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+use crate::call::{Document, json};
+use crate::guests::Caller;
+use crate::problem::{Answered, Problem, invalid};
+use crate::secret::{Key, Lease};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(claim))
+        .routes(routes!(ack))
+        .routes(routes!(heartbeat))
+        .routes(routes!(result))
+}
+
+/// A worker asks for work.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ClaimShape {
+    /// Chosen by the worker, new for every claim. The same again gets the same directives while their
+    /// leases hold.
+    claim_id: String,
+    /// What it can do.
+    services: Vec<String>,
+    /// At most so many directives.
+    #[serde(default = "one")]
+    #[schema(default = 1, minimum = 1, maximum = 500)]
+    max: u32,
+    /// How many seconds to wait if there is nothing to do.
+    #[serde(default)]
+    #[schema(default = 0, minimum = 0, maximum = 60)]
+    wait_s: u64,
+    /// `auto`: the claim is the ACK; `explicit`: the worker will acknowledge.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    ack: AckMode,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What is handed out.
+#[derive(Serialize)]
+struct Directives {
+    directives: Vec<Handed>,
+}
+
+/// What is handed out.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of `Directives`
+struct DirectivesShape {
+    /// Each with `jobId`, `stepId`, `step_index`, `branch`, `turn`, `attempt_no`, `lease_id`, `lease_token`,
+    /// `lease_expires_at`, `effect_key`, `payload`, `inputs`, `callback_urls` and what the job was
+    /// submitted with.
+    #[schema(value_type = Vec<Object>)]
+    directives: Vec<Value>,
+}
+
+#[derive(Serialize)]
+struct Handed {
+    #[serde(flatten)]
+    directive: Directive,
+    lease_token: String,
+    callback_urls: Urls,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Urls {
+    ack: &'static str,
+    heartbeat: &'static str,
+    result: &'static str,
+}
+
+const URLS: Urls = Urls {
+    ack: "/v1/callbacks/ack",
+    heartbeat: "/v1/callbacks/heartbeat",
+    result: "/v1/callbacks/result",
+};
+
+/// Hands out work, and waits for it if there is none.
+#[utoipa::path(
+    post, path = "/v1/claim", tag = "workers", request_body = ClaimShape,
+    responses(
+        (status = 200, description = "Directives, perhaps none", body = DirectivesShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn claim(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
+    caller.expect_everyone(Scope::Work)?;
+    let asked: ClaimShape = body.fields()?;
+    if asked.wait_s > MAX_WAIT.as_secs() {
+        return Err(invalid("wait_s", format!("is from 0 to {}", MAX_WAIT.as_secs())));
+    }
+    let claim = Claim {
+        claim_id: asked.claim_id,
+        services: asked.services,
+        max: asked.max,
+        wait: Duration::from_secs(asked.wait_s),
+        ack: asked.ack,
+    };
+    let mut stopping = app.stopping.subscribe();
+    let claimed = tokio::select! {
+        biased;
+        claimed = app.engine.claim(claim) => claimed?,
+        // The worker asks again with the same claim, and the next server answers it.
+        _ = stopping.wait_for(|stop| *stop) => Vec::new(),
+    };
+    let directives = claimed.into_iter().map(|directive| hand(directive, &app.key)).collect();
+    Ok(json(StatusCode::OK, &Directives { directives }))
+}
+
+fn hand(directive: Directive, key: &Key) -> Handed {
+    let fence = directive.fence();
+    let lease_token = lease(&fence, &directive.job_id).token(key, &directive.tenant_id);
+    Handed { directive, lease_token, callback_urls: URLS }
+}
+
+fn lease<'a>(fence: &'a Fence, job_id: &'a str) -> Lease<'a> {
+    Lease {
+        job_id,
+        step_id: &fence.step_id,
+        branch: fence.branch,
+        turn: fence.turn,
+        attempt_no: fence.attempt_no,
+        lease_id: fence.lease_id.0,
+    }
+}
+
+/// What every callback names: the fields of the directive, as they are.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of a callback
+struct CallbackShape {
+    /// The job.
+    #[schema(rename = "jobId")]
+    job_id: String,
+    /// The step.
+    #[schema(rename = "stepId")]
+    step_id: String,
+    /// Where the step is, if the worker kept it.
+    step_index: Option<u32>,
+    /// The branch of a fan-out.
+    branch: Option<String>,
+    /// The turn of a cycle.
+    turn: Option<u32>,
+    /// The attempt.
+    attempt_no: u32,
+    /// The lease.
+    lease_id: String,
+    /// Proves that the attempt was handed to the caller.
+    lease_token: String,
+    /// With a heartbeat: how far it is.
+    progress: Option<Value>,
+    /// With a result: `SUCCEEDED` or `FAILED`.
+    status: Option<String>,
+    /// With a result: what came of it.
+    output: Option<Value>,
+    /// With a result: where the output is.
+    output_ref: Option<Value>,
+    /// With FAILED: `RETRYABLE` or `NON_RETRYABLE`.
+    failure_class: Option<String>,
+    /// With FAILED: why.
+    error: Option<ErrorShape>,
+}
+
+/// Why an attempt failed.
+#[derive(Default, Deserialize, ToSchema)]
+struct ErrorShape {
+    /// A stable code.
+    #[serde(default)]
+    code: String,
+    /// What happened.
+    #[serde(default)]
+    message: String,
+}
+
+/// A callback as it is read: the fence, its proof, and the rest.
+#[derive(Deserialize)]
+struct Said<T> {
+    #[serde(flatten)]
+    fence: Fence,
+    lease_token: String,
+    #[serde(flatten)]
+    rest: T,
+}
+
+/// Reads a callback whose lease token was made for what it names. The tenant is the token's.
+fn heard<T: serde::de::DeserializeOwned>(
+    app: &App,
+    caller: &Caller,
+    body: &Document,
+) -> Answered<(Fence, T)> {
+    caller.expect_everyone(Scope::Work)?;
+    let said: Said<T> = body.fields()?;
+    let job_id = said.fence.job_id.to_string();
+    let tenant_id = lease(&said.fence, &job_id).tenant(&app.key, &said.lease_token)?;
+    Ok((Fence { tenant_id: Some(tenant_id), ..said.fence }, said.rest))
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+#[derive(Serialize)]
+struct Done {
+    ok: bool,
+}
+
+/// A worker has the directive: its lease begins.
+#[utoipa::path(
+    post, path = "/v1/callbacks/ack", tag = "workers", request_body = CallbackShape,
+    responses(
+        (status = 200, description = "Heard", body = Object),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn ack(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
+    let (fence, Nothing {}) = heard(&app, &caller, &body)?;
+    app.engine.ack(fence).await?;
+    Ok(json(StatusCode::OK, &Done { ok: true }))
+}
+
+/// A worker is alive: its lease begins anew.
+#[utoipa::path(
+    post, path = "/v1/callbacks/heartbeat", tag = "workers", request_body = CallbackShape,
+    responses(
+        (status = 200, description = "`lease_expires_at`, and `cancel` if the worker should stop", body = Object),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn heartbeat(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    body: Document,
+) -> Answered<Response> {
+    #[derive(Deserialize)]
+    struct Beat {
+        #[serde(default)]
+        progress: Option<Value>,
+    }
+    let (fence, beat) = heard::<Beat>(&app, &caller, &body)?;
+    let alive = app.engine.heartbeat(fence, beat.progress).await?;
+    Ok(json(StatusCode::OK, &alive))
+}
+
+/// A worker reports how its attempt went. It is stored when this is answered.
+#[utoipa::path(
+    post, path = "/v1/callbacks/result", tag = "workers", request_body = CallbackShape,
+    responses(
+        (status = 200, description = "Stored", body = Object),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
+    #[derive(Deserialize)]
+    struct Report {
+        status: String,
+        failure_class: Option<String>,
+        output: Option<Value>,
+        output_ref: Option<Value>,
+        error: Option<ErrorShape>,
+    }
+    let (fence, said) = heard::<Report>(&app, &caller, &body)?;
+    let error = said.error.map(|error| (error.code, error.message));
+    let class = said.failure_class.as_deref();
+    let completion = Completion::read(&said.status, class, said.output, error)?;
+    app.engine.result(fence, Completion { output_ref: said.output_ref, ..completion }).await?;
+    Ok(json(StatusCode::OK, &Done { ok: true }))
+}

@@ -1,0 +1,359 @@
+//! What is shown of jobs, steps, events and requests, the same on every surface.
+
+use serde::Serialize;
+use serde_json::Value;
+use sprag_engine::requests::RequestView;
+use sprag_engine::store::{AttemptView, EventView, JobView};
+use sprag_engine::tokens::TokenView;
+use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
+use utoipa::ToSchema;
+
+/// A job.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobShape {
+    /// The job.
+    #[serde(rename = "jobId")]
+    pub job_id: String,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// What was asked for.
+    pub request_type: String,
+    /// The protocol it is pinned to.
+    pub protocol_id: String,
+    /// Where it is.
+    pub state: &'static str,
+    /// The ETag.
+    pub version: u64,
+    /// How many obligations are open.
+    pub semaphore: u32,
+    /// The step whose turn it is.
+    pub current_step_index: u32,
+    /// How many directives were written.
+    pub attempts_total: u32,
+    /// Why it failed.
+    pub error_code: Option<String>,
+    /// Why it failed, in words.
+    pub error_message: Option<String>,
+    /// The request it is a run of.
+    #[serde(rename = "requestId", skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// Handed through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// The job it runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<String>,
+    /// Milliseconds since 1970.
+    pub created_at: u64,
+    /// Milliseconds since 1970.
+    pub updated_at: u64,
+    /// Milliseconds since 1970.
+    pub completed_at: Option<u64>,
+    /// Its steps, where they are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepShape>,
+}
+
+impl JobShape {
+    /// A job, with its steps.
+    pub fn of(job: &JobView, attempts: &[AttemptView]) -> Self {
+        let facts = &job.facts;
+        Self {
+            job_id: facts.job_id.to_string(),
+            tenant_id: facts.tenant_id.clone(),
+            request_type: facts.request_type.clone(),
+            protocol_id: facts.protocol_id.clone(),
+            state: job.row.state.name(),
+            version: job.row.version,
+            semaphore: job.row.semaphore.get(),
+            current_step_index: job.row.current_step,
+            attempts_total: job.row.attempts_total,
+            error_code: job.error.as_ref().map(|error| error.code.clone()),
+            error_message: job.error.as_ref().map(|error| error.message.clone()),
+            request_id: facts.request_id().map(str::to_owned),
+            correlation_id: facts.correlation_id.clone(),
+            rerun_of: facts.rerun_of.map(|job_id| job_id.to_string()),
+            created_at: job.created_at,
+            updated_at: job.updated_at,
+            completed_at: job.completed_at,
+            steps: attempts.iter().map(StepShape::of).collect(),
+        }
+    }
+}
+
+/// A step, as its attempt shows it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StepShape {
+    /// Its name in the protocol.
+    #[serde(rename = "stepId")]
+    pub step_id: String,
+    /// Where it is in the protocol.
+    pub step_index: u32,
+    /// The branch of a fan-out.
+    pub branch: u64,
+    /// The turn of a cycle.
+    pub turn: u32,
+    /// Where it is.
+    pub state: &'static str,
+    /// The attempt; 0 before the first directive.
+    pub attempt_no: u32,
+    /// Who does it.
+    pub service: String,
+    /// The lease that the attempt was handed out with.
+    pub lease_id: Option<String>,
+    /// The fifteen digits of the attempt.
+    pub ledger: String,
+    /// The fifteen digits of the message that ended it.
+    pub guid: Option<String>,
+    /// What it produced.
+    pub output: Option<Value>,
+    /// Why it failed.
+    pub last_error_code: Option<String>,
+    /// Why it failed, in words.
+    pub last_error_message: Option<String>,
+    /// When something about it is due, in milliseconds since 1970.
+    pub due_at: Option<u64>,
+    /// Milliseconds since 1970.
+    pub updated_at: u64,
+}
+
+impl StepShape {
+    /// An attempt.
+    pub fn of(attempt: &AttemptView) -> Self {
+        let row = &attempt.row;
+        Self {
+            step_id: attempt.step_id.clone(),
+            step_index: attempt.key.step_index,
+            branch: attempt.key.branch,
+            turn: attempt.key.turn,
+            state: row.state.name(),
+            attempt_no: row.shown_attempt_no(),
+            service: attempt.service.clone(),
+            lease_id: row.lease_id.map(|lease| lease.0.to_string()),
+            ledger: row.ledger.to_string(),
+            guid: row.ending.map(|ending| ending.guid.to_string()),
+            output: attempt.output.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+            last_error_code: attempt.error.as_ref().map(|error| error.code.clone()),
+            last_error_message: attempt.error.as_ref().map(|error| error.message.clone()),
+            due_at: attempt.timer_at,
+            updated_at: attempt.updated_at,
+        }
+    }
+
+    /// The newest attempt of each step.
+    pub fn newest(attempts: &[AttemptView]) -> Vec<Self> {
+        let place = |a: &AttemptView| (a.key.step_index, a.key.branch, a.key.turn);
+        let ends =
+            |n: usize| attempts.get(n + 1).is_none_or(|next| place(next) != place(&attempts[n]));
+        (0..attempts.len()).filter(|n| ends(*n)).map(|n| Self::of(&attempts[n])).collect()
+    }
+}
+
+/// One event: what changed in one commit.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EventShape {
+    /// Its number, from 1, without gaps.
+    pub n: u64,
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// What it is about: `created`, `edited`, or the machine that moved, the outermost if several did.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The state that was left.
+    pub from: Option<String>,
+    /// The state that was reached.
+    pub to: Option<String>,
+    /// The rest of it.
+    pub data: EventData,
+}
+
+/// The rest of an event.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EventData {
+    /// The step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_index: Option<u32>,
+    /// The attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt_no: Option<u32>,
+    /// Every move of the commit, in order.
+    pub changes: Vec<ChangeShape>,
+}
+
+/// One move of one machine.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChangeShape {
+    /// The machine.
+    pub machine: &'static str,
+    /// The state that was left.
+    pub from: String,
+    /// The state that was reached.
+    pub to: String,
+}
+
+impl EventShape {
+    /// An event of a job or of a request.
+    pub fn of(event: &EventView) -> Self {
+        let changes: Vec<_> = event.changes.split_whitespace().filter_map(change).collect();
+        let rank = |change: &&ChangeShape| match change.machine {
+            "job" | "request" => 0,
+            "step" => 1,
+            _ => 2,
+        };
+        // Of equal rank the last: where the commit ended.
+        let told = changes.iter().rev().min_by_key(rank).cloned();
+        let word = event.changes.split_whitespace().next().unwrap_or("note");
+        Self {
+            n: event.n,
+            at: event.at,
+            kind: told.as_ref().map_or(word, |change| change.machine).to_owned(),
+            from: told.as_ref().map(|change| change.from.clone()),
+            to: told.map(|change| change.to),
+            data: EventData {
+                step_index: event.attempt.map(|(step, _)| step),
+                attempt_no: event.attempt.map(|(_, attempt)| attempt),
+                changes,
+            },
+        }
+    }
+}
+
+/// `J0>1` in words.
+fn change(text: &str) -> Option<ChangeShape> {
+    let (letter, codes) = text.split_at_checked(1)?;
+    let (from, to) = codes.split_once('>')?;
+    let (from, to) = (from.parse().ok()?, to.parse().ok()?);
+    match letter {
+        "J" => named::<JobState>(from, to),
+        "S" => named::<StepState>(from, to),
+        "O" => named::<OutboxState>(from, to),
+        "R" => named::<RequestStatus>(from, to),
+        _ => None,
+    }
+}
+
+fn named<S: State>(from: u8, to: u8) -> Option<ChangeShape> {
+    let name = |code| S::from_code(code).map(|state: S| state.name().to_owned());
+    Some(ChangeShape { machine: S::machine().name, from: name(from)?, to: name(to)? })
+}
+
+/// A request.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RequestShape {
+    /// The request.
+    #[serde(rename = "requestId")]
+    pub request_id: String,
+    /// Where it is; with a job, where the job is.
+    pub status: &'static str,
+    /// Its own version; the ETag joins it with that of the job.
+    pub version: u64,
+    /// The current run; 0 before the first.
+    pub run_no: u32,
+    /// The job of that run.
+    #[serde(rename = "jobId")]
+    pub job_id: Option<String>,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// What is asked for.
+    pub request_type: String,
+    /// What makes it this request.
+    pub key: String,
+    /// As given.
+    pub inputs: Value,
+    /// As given.
+    pub requirement: String,
+    /// As given.
+    pub plan_revision: String,
+    /// What its jobs are submitted with.
+    pub envelope: Value,
+    /// The protocol of the draft.
+    pub protocol_id: Option<String>,
+    /// The plan preview: protocol, steps with payloads, checks.
+    pub draft: Option<Value>,
+    /// Why the current run failed.
+    pub error_code: Option<String>,
+    /// Milliseconds since 1970.
+    pub created_at: u64,
+    /// Milliseconds since 1970.
+    pub updated_at: u64,
+}
+
+impl RequestShape {
+    /// A request.
+    pub fn of(view: &RequestView) -> Self {
+        let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+        let run = view.run.as_ref();
+        let error = run.and_then(|run| match run.state {
+            JobState::Cancelled => Some("CANCELLED".to_owned()),
+            JobState::Queued
+            | JobState::Dispatching
+            | JobState::InProgress
+            | JobState::Cancelling
+            | JobState::Succeeded
+            | JobState::FailedFinal => run.error_code.clone(),
+        });
+        Self {
+            request_id: view.facts.request_id.to_string(),
+            status: view.status().name(),
+            version: view.version,
+            run_no: view.run_no,
+            job_id: run.map(|run| run.job_id.to_string()),
+            tenant_id: view.facts.tenant_id.clone(),
+            request_type: view.facts.request_type.clone(),
+            key: view.facts.key.to_string(),
+            inputs: json(&view.facts.inputs),
+            requirement: view.facts.requirement.clone(),
+            plan_revision: view.facts.plan_revision.clone(),
+            envelope: json(&view.envelope),
+            protocol_id: view.protocol_id.clone(),
+            draft: view.draft.as_deref().map(json),
+            error_code: error,
+            created_at: view.created_at,
+            updated_at: view.updated_at,
+        }
+    }
+}
+
+/// A token, without its text.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenShape {
+    /// Names it.
+    pub token_id: String,
+    /// What it allows.
+    pub scopes: Vec<&'static str>,
+    /// For whom; every tenant if absent.
+    pub tenant_id: Option<String>,
+    /// What it is for.
+    pub label: String,
+    /// Milliseconds since 1970.
+    pub created_at: u64,
+    /// Milliseconds since 1970.
+    pub expires_at: Option<u64>,
+    /// Milliseconds since 1970.
+    pub revoked_at: Option<u64>,
+}
+
+impl TokenShape {
+    /// A token.
+    pub fn of(token: &TokenView) -> Self {
+        Self {
+            token_id: token.token_id.clone(),
+            scopes: token.scopes.names(),
+            tenant_id: token.tenant_id.clone(),
+            label: token.label.clone(),
+            created_at: token.created_at,
+            expires_at: token.expires_at,
+            revoked_at: token.revoked_at,
+        }
+    }
+}
+
+/// A part of a list, and where the next part begins.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct List<T> {
+    /// The newest first.
+    pub items: Vec<T>,
+    /// Ask for what comes after with this as `cursor`; absent at the end.
+    pub next: Option<String>,
+}
