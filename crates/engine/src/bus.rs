@@ -67,7 +67,7 @@ pub trait Bus: Send + Sync + 'static {
 }
 
 /// Hands what a bus delivers to the heart, until either is gone.
-pub(crate) async fn listen(bus: Arc<dyn Bus>, ops: mpsc::UnboundedSender<Op>) {
+pub(crate) async fn listen<W>(bus: Arc<dyn Bus>, ops: mpsc::UnboundedSender<Op<W>>) {
     let mut waiting = JoinSet::new();
     while let Some(Delivery { fence, callback, settle }) = bus.receive().await {
         if waiting.len() >= MAX_DELIVERIES {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
@@ -106,6 +107,16 @@ impl Directive {
             lease_id: self.lease_id,
             tenant_id: None,
         }
+    }
+
+    /// The output of an earlier step, as a type. `None` if that step has no output, or is not an earlier one
+    /// of this job.
+    pub fn input<T: DeserializeOwned>(&self, step_id: &str) -> Result<Option<T>, Failure> {
+        let read = |value| {
+            T::deserialize(value)
+                .map_err(|error| Failure::fatal("INPUT_INVALID", format!("{step_id}: {error}")))
+        };
+        self.inputs.get(step_id).map(read).transpose()
     }
 }
 

@@ -14,15 +14,16 @@ use crate::bus::{Bus, listen};
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::control;
 use crate::directive::Directive;
-use crate::envelope::{Envelope, MAX_ENVELOPE_BYTES};
+use crate::envelope::Envelope;
 use crate::heart::{Body, Calling, Heart, Op, Service};
 use crate::hooks::{Deliverer, Hook, task_of};
 use crate::ids::{EngineNo, JobId};
+use crate::limits::MAX_BYTES;
 use crate::protocol::Protocol;
 use crate::registry::Registry;
 use crate::retention::Sweeper;
 use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
-use crate::worker::Handler;
+use crate::worker::Runner;
 
 /// How an engine behaves.
 #[derive(Clone, Debug)]
@@ -31,6 +32,10 @@ pub struct EngineConfig {
     pub name: String,
     /// The largest envelope it accepts.
     pub max_envelope_bytes: usize,
+    /// The largest output of a step that it keeps.
+    pub max_output_bytes: usize,
+    /// How long the work of a transactional handler may hold its transaction.
+    pub work_limit: Duration,
     /// How often it shows a sign of life.
     pub beat: Duration,
     /// How long another engine may be silent before its work is taken over.
@@ -53,7 +58,9 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             name: "engine".to_owned(),
-            max_envelope_bytes: MAX_ENVELOPE_BYTES,
+            max_envelope_bytes: MAX_BYTES,
+            max_output_bytes: MAX_BYTES,
+            work_limit: Duration::from_secs(5),
             beat: Duration::from_secs(2),
             takeover: Duration::from_secs(10),
             poll: Duration::from_millis(500),
@@ -71,7 +78,7 @@ pub struct EngineBuilder<S: Store> {
     store: S,
     config: EngineConfig,
     protocols: Vec<Protocol>,
-    services: HashMap<String, Service>,
+    services: HashMap<String, Service<S::Work>>,
     hooks: HashMap<String, Hook>,
     every_end: Vec<String>,
     buses: Vec<Arc<dyn Bus>>,
@@ -105,10 +112,16 @@ impl<S: Store> EngineBuilder<S> {
         self
     }
 
-    /// With a handler for a service, at most `slots` at a time.
+    /// With a handler for a service, at most `slots` at a time: a [`Handler`](crate::worker::Handler) or a
+    /// [`TransactionalHandler`](crate::worker::TransactionalHandler).
     #[must_use]
-    pub fn service(mut self, name: &str, slots: usize, handler: Handler) -> Self {
-        self.services.insert(name.to_owned(), Service::new(handler, slots));
+    pub fn service(
+        mut self,
+        name: &str,
+        slots: usize,
+        handler: impl Into<Runner<S::Work>>,
+    ) -> Self {
+        self.services.insert(name.to_owned(), Service::new(handler.into(), slots));
         self
     }
 
@@ -262,7 +275,7 @@ impl Pinned {
 pub struct Engine<S: Store> {
     store: Arc<S>,
     number: EngineNo,
-    ops: mpsc::UnboundedSender<Op>,
+    ops: mpsc::UnboundedSender<Op<S::Work>>,
     task: JoinHandle<Result<(), StoreError>>,
     beside: Beside,
     /// One for each bus; they end with the engine.
@@ -287,9 +300,10 @@ impl<S: Store> Engine<S> {
     /// Asks a job to stop. Answers with its state: CANCELLING, CANCELLED, or how it had ended.
     pub async fn cancel(&self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
         let (state, entered) = control::cancel(&*self.store, self.number, job_id, version).await?;
-        let op = entered.map_or(Op::Wake, |held| Op::Entered { held: Box::new(held) });
-        // If the heart is gone, another engine goes on from what is stored.
-        let _ = self.ops.send(op);
+        self.tell(match entered {
+            Some(held) => Op::Entered { held: Box::new(held) },
+            None => Op::Cancelling { job_id },
+        });
         Ok(state)
     }
 
@@ -299,7 +313,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Tells the heart. If it is gone, another engine goes on from what is stored.
-    pub(crate) fn tell(&self, op: Op) {
+    pub(crate) fn tell(&self, op: Op<S::Work>) {
         let _ = self.ops.send(op);
     }
 

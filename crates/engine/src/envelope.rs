@@ -6,10 +6,8 @@ use sprag_kernel::keys::{DedupKey, Hash, Mode, Route, envelope_hash, route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
+use crate::limits::check_json;
 use crate::names::check_name;
-
-/// The largest envelope that is accepted unless configured otherwise.
-pub const MAX_ENVELOPE_BYTES: usize = 1 << 20;
 
 /// A checked envelope.
 #[derive(Clone, Debug)]
@@ -86,7 +84,7 @@ impl Envelope {
             request_type: name("request_type", raw.request_type)?,
             input_ref: reference("input_ref", raw.input_ref)?,
             output_ref: reference("output_ref", raw.output_ref)?,
-            payload: required("payload", raw.payload.map(|payload| payload.get().to_owned()))?,
+            payload: json("payload", raw.payload)?,
             schema_version: name("schema_version", raw.schema_version)?,
             idempotency_key: optional_name("idempotency_key", raw.idempotency_key)?,
             doc_id: optional_name("doc_id", raw.doc_id)?,
@@ -125,6 +123,13 @@ fn optional_name(field: &'static str, value: Option<String>) -> Result<Option<St
     value.map(|value| name(field, Some(value))).transpose()
 }
 
+/// JSON text that every store can keep. Its size is that of the envelope at most.
+fn json(field: &'static str, value: Option<&RawValue>) -> Result<String, Refusal> {
+    let text = required(field, value)?.get();
+    check_json(field, text, usize::MAX)?;
+    Ok(text.to_owned())
+}
+
 /// A reference is text, or an object with a `uri`.
 fn reference(field: &'static str, value: Option<&RawValue>) -> Result<String, Refusal> {
     #[derive(Deserialize)]
@@ -132,10 +137,10 @@ fn reference(field: &'static str, value: Option<&RawValue>) -> Result<String, Re
         #[serde(rename = "uri")]
         _uri: String,
     }
-    let text = required(field, value)?.get();
-    let is_text = serde_json::from_str::<String>(text).is_ok();
-    if is_text || serde_json::from_str::<Object>(text).is_ok() {
-        return Ok(text.to_owned());
+    let text = json(field, value)?;
+    let is_text = serde_json::from_str::<String>(&text).is_ok();
+    if is_text || serde_json::from_str::<Object>(&text).is_ok() {
+        return Ok(text);
     }
     Err(Refusal::new(Code::EnvelopeInvalid)
         .with("field", field)

@@ -118,7 +118,12 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
             _,
         ) => format!("The {step} is {}.", attempt.row.state),
     };
-    format!("{cancelling}{what}")
+    match &attempt.progress {
+        Some(progress) if attempt.row.ending.is_none() => {
+            format!("{cancelling}{what} It last said: {progress}")
+        }
+        Some(_) | None => format!("{cancelling}{what}"),
+    }
 }
 
 fn over(job: &JobView) -> String {

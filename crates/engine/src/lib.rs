@@ -2,10 +2,12 @@
 
 pub mod bus;
 pub mod callback;
+pub mod context;
 pub mod control;
 pub mod crash;
 pub mod directive;
 pub mod duration;
+pub mod endings;
 pub mod engine;
 pub mod envelope;
 pub mod explain;
@@ -16,6 +18,7 @@ mod heart;
 pub mod hooks;
 pub mod ids;
 pub mod inbox;
+pub mod limits;
 pub mod names;
 pub mod plan;
 pub mod protocol;
@@ -23,6 +26,7 @@ mod registry;
 mod renewal;
 pub mod requests;
 mod retention;
+pub mod running;
 pub mod store;
 pub mod tokens;
 pub mod upkeep;

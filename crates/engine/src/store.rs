@@ -10,8 +10,9 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sprag_kernel::decide::rows::{AttemptRow, Ending, EndingKind, JobRow, LeaseId};
+use sprag_kernel::decide::rows::{AttemptRow, Ending, JobRow, LeaseId};
 use sprag_kernel::keys::{Hash, Mode, Route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
@@ -20,8 +21,10 @@ use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::upkeep::Upkeep;
 
+pub use crate::endings::{ending_code, ending_kind};
 pub use crate::feed::{Cursor, FeedEvent};
 pub use crate::renewal::{RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace};
+pub use crate::running::{Pulse, Worked};
 pub use crate::views::{AttemptView, Check, EventView, JobFilter, JobView, Violation};
 
 /// What never changes about a job.
@@ -454,6 +457,10 @@ pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
 pub trait Store: Upkeep {
+    /// What a transactional handler hands over: a closure over what this store's transaction is. It may
+    /// run more than once, if a transaction has to be repeated; at most one of those runs is committed.
+    type Work: Clone + Send + Sync + 'static;
+
     /// Whether this process alone can write, so that every other engine it knows of is dead.
     fn is_exclusive(&self) -> bool {
         false
@@ -579,6 +586,28 @@ pub trait Store: Upkeep {
         writes: Vec<EndWrite>,
     ) -> impl Future<Output = Answer<Vec<EndOutcome>>> + Send;
 
+    /// Stores a message as [`Self::end`] does, and runs `work` in the same transaction, once the row is
+    /// locked and the guard has held. A repeat that is recognised does not run it again. After `limit` the
+    /// work is ended and counts as failed.
+    fn end_with(
+        &self,
+        engine: EngineNo,
+        write: EndWrite,
+        work: Self::Work,
+        limit: Duration,
+    ) -> impl Future<Output = Answer<Worked>> + Send;
+
+    /// Renews leases of attempts that this engine runs and keeps what they say of their progress. One that
+    /// is over, or another's, is left alone.
+    fn pulse(
+        &self,
+        engine: EngineNo,
+        pulses: Vec<Pulse>,
+    ) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Which of these jobs are being cancelled.
+    fn cancelling(&self, jobs: Vec<JobId>) -> impl Future<Output = Answer<Vec<JobId>>> + Send;
+
     /// Steps 1 to 3.
     fn finish(
         &self,
@@ -637,40 +666,4 @@ pub trait Store: Upkeep {
 
     /// Every invariant, in one snapshot.
     fn audit(&self) -> impl Future<Output = Answer<Vec<Check>>> + Send;
-}
-
-/// The stable small integer of an ending's kind.
-pub fn ending_code(kind: EndingKind) -> i64 {
-    match kind {
-        EndingKind::Success => 1,
-        EndingKind::Retryable => 2,
-        EndingKind::NonRetryable => 3,
-        EndingKind::AckTimeout => 4,
-        EndingKind::LeaseExpired => 5,
-        EndingKind::OwnerLost => 6,
-        EndingKind::PublishFailed => 7,
-        EndingKind::Leg1Failed(_) => 8,
-        EndingKind::Leg2Exhausted => 9,
-        EndingKind::Cancel => 10,
-    }
-}
-
-/// The kind of an ending from its integer and, for a failed Leg1, the error code beside it.
-pub fn ending_kind(code: i64, error_code: Option<&str>) -> Option<EndingKind> {
-    Some(match code {
-        1 => EndingKind::Success,
-        2 => EndingKind::Retryable,
-        3 => EndingKind::NonRetryable,
-        4 => EndingKind::AckTimeout,
-        5 => EndingKind::LeaseExpired,
-        6 => EndingKind::OwnerLost,
-        7 => EndingKind::PublishFailed,
-        8 => {
-            let named = Code::ALL.iter().find(|code| Some(code.name()) == error_code);
-            EndingKind::Leg1Failed(*named.unwrap_or(&Code::Leg1AttemptsExhausted))
-        }
-        9 => EndingKind::Leg2Exhausted,
-        10 => EndingKind::Cancel,
-        _ => return None,
-    })
 }

@@ -45,6 +45,8 @@ pub struct AttemptView {
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.
     pub output: Option<String>,
+    /// JSON text of how far its handler said it was.
+    pub progress: Option<String>,
     /// Why it failed.
     pub error: Option<AttemptError>,
     /// When its directive went out.

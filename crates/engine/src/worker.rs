@@ -1,4 +1,9 @@
-//! Workers in process: a handler for a service, run under a slot, a time limit and a cancel signal.
+//! Workers in process: a handler for a service, run under a slot, a time limit and a stop signal.
+//!
+//! Three kinds. A [`Handler`] is an async function, or a blocking one that runs off the async threads. A
+//! [`TransactionalHandler`] also returns work that the store runs in the transaction that stores the
+//! RESULT: both are committed, or neither is. Whatever a handler does, it ends in an output or in a
+//! classified [`Failure`]; a panic is one that another attempt may mend.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -10,38 +15,15 @@ use std::task::Poll;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::watch;
 
+pub use crate::context::{Context, StopReason};
 use crate::directive::{Directive, Failure};
 
-/// What a handler can ask while it runs.
-#[derive(Clone, Debug)]
-pub struct Context {
-    stop: watch::Receiver<bool>,
-}
-
-impl Context {
-    pub(crate) fn new(stop: watch::Receiver<bool>) -> Self {
-        Self { stop }
-    }
-
-    /// Whether the handler should end soon: its time is over, its job is cancelled, or the engine stops.
-    pub fn should_stop(&self) -> bool {
-        *self.stop.borrow()
-    }
-
-    /// Waits until the handler should end.
-    pub async fn stopped(&mut self) {
-        // The sender lives as long as the attempt; if it is gone, so is the attempt.
-        let _ = self.stop.wait_for(|stop| *stop).await;
-    }
-}
-
-type Answer = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// A handler, with its types erased.
 #[derive(Clone)]
-pub struct Handler(Arc<dyn Fn(Directive, Context) -> Answer + Send + Sync>);
+pub struct Handler(Arc<dyn Fn(Directive, Context) -> Answer<Value> + Send + Sync>);
 
 impl Handler {
     /// A handler whose input is the job's payload and whose output is kept as JSON.
@@ -52,46 +34,149 @@ impl Handler {
         F: Fn(I, Directive, Context) -> A + Send + Sync + 'static,
         A: Future<Output = Result<O, Failure>> + Send + 'static,
     {
-        Self(Arc::new(move |directive, context| {
-            let input = match serde_json::from_value(directive.payload.clone()) {
-                Ok(input) => input,
-                Err(error) => {
-                    let failure = Failure::fatal("PAYLOAD_INVALID", error);
-                    return Box::pin(async move { Err(failure) });
-                }
-            };
-            let answer = run(input, directive, context);
-            Box::pin(async move {
-                let output = answer.await?;
-                serde_json::to_value(output).map_err(|e| Failure::fatal("OUTPUT_INVALID", e))
-            })
+        Self(Arc::new(move |directive, context| match input(&directive) {
+            Ok(input) => {
+                let answer = run(input, directive, context);
+                Box::pin(async move { output(answer.await?) })
+            }
+            Err(failure) => Box::pin(async move { Err(failure) }),
         }))
     }
 
-    /// Runs it; a panic is a failure that another attempt may mend.
+    /// A handler that blocks its thread. It runs off the async threads, as many at a time as its service
+    /// has slots, and keeps its slot until it returns: it cannot be ended from outside, so it should look
+    /// at [`Context::should_stop`] now and then.
+    pub fn blocking<I, O, F>(run: F) -> Self
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + Send,
+        F: Fn(I, Directive, Context) -> Result<O, Failure> + Send + Sync + 'static,
+    {
+        let run = Arc::new(run);
+        Self(Arc::new(move |directive, context| {
+            let run = run.clone();
+            let call = move || output(run(input(&directive)?, directive, context)?);
+            let task = tokio::task::spawn_blocking(call);
+            Box::pin(async move {
+                match task.await {
+                    Ok(result) => result,
+                    Err(error) => match error.try_into_panic() {
+                        Ok(panic) => Err(panicked("HANDLER_PANIC", panic.as_ref())),
+                        Err(error) => Err(Failure::retryable("HANDLER_ENDED", error)),
+                    },
+                }
+            })
+        }))
+    }
+}
+
+/// A handler that returns its output and work for the transaction that stores it. What the work writes
+/// stands exactly once: the guard of the attempt holds when it runs, and an attempt whose RESULT is not
+/// stored leaves nothing of it. `W` is the [`Store::Work`](crate::store::Store::Work) of the store that the
+/// engine is built on.
+pub struct TransactionalHandler<W>(Arc<Transactional<W>>);
+
+type Transactional<W> = dyn Fn(Directive, Context) -> Answer<(Value, W)> + Send + Sync;
+
+impl<W: Send + 'static> TransactionalHandler<W> {
+    /// A handler whose input is the job's payload and whose output is kept as JSON.
+    pub fn new<I, O, F, A>(run: F) -> Self
+    where
+        I: DeserializeOwned + Send,
+        O: Serialize + Send,
+        F: Fn(I, Directive, Context) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<(O, W), Failure>> + Send + 'static,
+    {
+        Self(Arc::new(move |directive, context| match input(&directive) {
+            Ok(input) => {
+                let answer = run(input, directive, context);
+                Box::pin(async move {
+                    let (said, work) = answer.await?;
+                    Ok((output(said)?, work))
+                })
+            }
+            Err(failure) => Box::pin(async move { Err(failure) }),
+        }))
+    }
+}
+
+/// What a handler of any kind returned.
+pub(crate) struct Returned<W> {
+    pub(crate) output: Value,
+    pub(crate) work: Option<W>,
+}
+
+/// A handler of any kind, as the engine runs it.
+pub struct Runner<W>(Arc<dyn Fn(Directive, Context) -> Answer<Returned<W>> + Send + Sync>);
+
+impl<W> Clone for Runner<W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<W: Send + 'static> From<Handler> for Runner<W> {
+    fn from(Handler(handler): Handler) -> Self {
+        Self(Arc::new(move |directive, context| {
+            let answer = handler(directive, context);
+            Box::pin(async move { Ok(Returned { output: answer.await?, work: None }) })
+        }))
+    }
+}
+
+impl<W: Send + 'static> From<TransactionalHandler<W>> for Runner<W> {
+    fn from(TransactionalHandler(handler): TransactionalHandler<W>) -> Self {
+        Self(Arc::new(move |directive, context| {
+            let answer = handler(directive, context);
+            Box::pin(async move {
+                let (output, work) = answer.await?;
+                Ok(Returned { output, work: Some(work) })
+            })
+        }))
+    }
+}
+
+impl<W> Runner<W> {
+    /// Runs the handler; a panic is a failure that another attempt may mend.
     pub(crate) async fn run(
         &self,
         directive: Directive,
         context: Context,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Returned<W>, Failure> {
         let started = catch_unwind(AssertUnwindSafe(|| (self.0)(directive, context)));
-        let mut answer = match started {
-            Ok(answer) => answer,
-            Err(panic) => return Err(panicked(panic.as_ref())),
-        };
-        poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
-            Ok(poll) => poll,
-            Err(panic) => Poll::Ready(Err(panicked(panic.as_ref()))),
-        })
-        .await
+        match started {
+            Ok(answer) => caught("HANDLER_PANIC", answer).await,
+            Err(panic) => Err(panicked("HANDLER_PANIC", panic.as_ref())),
+        }
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Failure {
+fn input<I: DeserializeOwned>(directive: &Directive) -> Result<I, Failure> {
+    I::deserialize(&directive.payload).map_err(|error| Failure::fatal("PAYLOAD_INVALID", error))
+}
+
+fn output(said: impl Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(said).map_err(|error| Failure::fatal("OUTPUT_INVALID", error))
+}
+
+/// The result of user code that may panic when it is polled.
+pub async fn caught<T>(
+    code: &str,
+    mut answer: Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + '_>>,
+) -> Result<T, Failure> {
+    poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+        Ok(poll) => poll,
+        Err(panic) => Poll::Ready(Err(panicked(code, panic.as_ref()))),
+    })
+    .await
+}
+
+/// A panic of user code, as a failure that another attempt may mend.
+pub fn panicked(code: &str, panic: &(dyn Any + Send)) -> Failure {
     let message = panic
         .downcast_ref::<&str>()
         .map(ToString::to_string)
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a message".to_owned());
-    Failure::retryable("HANDLER_PANIC", message)
+    Failure::retryable(code, message)
 }

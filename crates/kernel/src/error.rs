@@ -209,6 +209,9 @@ codes! {
     CursorInvalid = "CURSOR_INVALID", Rejected, 400,
         "the cursor is not one that a feed of this store has given out",
         "go on from a cursor that you were given, or from the beginning";
+    NulCharacter = "NUL_CHARACTER", Rejected, 400,
+        "text holds a NUL character, which not every store can keep",
+        "take it out, or send the text encoded";
     ProtocolInvalid = "PROTOCOL_INVALID", Rejected, 400,
         "the protocol cannot be followed",
         "correct it at the place named";

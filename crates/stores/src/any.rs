@@ -2,22 +2,25 @@
 //! object, so this is the one place where a process chooses; everything is handed on as it is.
 
 use std::path::Path;
+use std::time::Duration;
 
+use sprag_engine::directive::Failure;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
+    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
+    Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
-use crate::postgres::{PostgresOptions, PostgresStore};
-use crate::sqlite::{Durability, SqliteStore};
+use crate::postgres::{PostgresOptions, PostgresStore, PostgresWork};
+use crate::sqlite::{Durability, SqliteStore, SqliteWork};
 
 /// A store of either kind.
 pub enum AnyStore {
@@ -81,7 +84,18 @@ macro_rules! ask {
     };
 }
 
+/// Work for a store of either kind.
+#[derive(Clone)]
+pub enum AnyWork {
+    /// For a file.
+    Sqlite(SqliteWork),
+    /// For a database.
+    Postgres(PostgresWork),
+}
+
 impl Store for AnyStore {
+    type Work = AnyWork;
+
     fn is_exclusive(&self) -> bool {
         match self {
             Self::Sqlite(store) => store.is_exclusive(),
@@ -184,6 +198,35 @@ impl Store for AnyStore {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         ask!(self.end(engine, writes))
+    }
+
+    async fn end_with(
+        &self,
+        engine: EngineNo,
+        write: EndWrite,
+        work: AnyWork,
+        limit: Duration,
+    ) -> Answer<Worked> {
+        match (self, work) {
+            (Self::Sqlite(store), AnyWork::Sqlite(work)) => {
+                store.end_with(engine, write, work, limit).await
+            }
+            (Self::Postgres(store), AnyWork::Postgres(work)) => {
+                store.end_with(engine, write, work, limit).await
+            }
+            (Self::Sqlite(_), AnyWork::Postgres(_)) | (Self::Postgres(_), AnyWork::Sqlite(_)) => {
+                let message = "the work is for another kind of store";
+                Ok(Worked::Failed(Failure::fatal("WORK_FAILED", message)))
+            }
+        }
+    }
+
+    async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {
+        ask!(self.pulse(engine, pulses))
+    }
+
+    async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
+        ask!(self.cancelling(jobs))
     }
 
     async fn finish(

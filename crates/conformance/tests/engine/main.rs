@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod handlers;
 mod inbox;
 mod jobs;
 mod upgrades;

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::store::{JobFilter, Store};
-use sprag_kernel::JobState;
+use sprag_kernel::{JobState, StepState};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 use tempfile::TempDir;
 
+use super::effects::{self, Counts};
 use super::killer::{Random, runtime, victim};
 use super::points;
 use super::victim::{JOBS, SCRIPT, is_cancelled};
@@ -136,18 +137,28 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
     crashed
 }
 
-/// Every job has ended as the script says, and the audit is empty.
-async fn look<S: Store>(store: &S, points: &[String]) {
+/// Every job has ended as the script says, each step that succeeded has had its effect once and no other
+/// step has had one, and the audit is empty.
+async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
     let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
     let jobs = store.jobs(filter).await.unwrap();
     assert_eq!(jobs.len(), JOBS, "{points:?}");
+    let mut succeeded = Vec::new();
     for job in jobs {
+        for attempt in store.attempts(job.facts.job_id).await.unwrap() {
+            // The worker outside has no transaction to write in.
+            if attempt.row.state == StepState::Succeeded && attempt.service == "work" {
+                succeeded.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
+            }
+        }
         let n: usize = job.facts.idempotency_key.as_ref().unwrap().parse().unwrap();
         let expected = job.row.state == JobState::Succeeded
             || (is_cancelled(n) && job.row.state == JobState::Cancelled);
         assert!(expected, "{points:?}: job {n} is {}: {:?}", job.row.state, job.error);
     }
     assert_eq!(store.undelivered().await.unwrap(), 0, "{points:?}: every end was told");
+    assert_eq!(effects.len(), succeeded.len(), "{points:?}");
+    effects::expect_once(effects, succeeded.into_iter());
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{points:?}: {}", check.name);
     }
@@ -172,8 +183,9 @@ impl Books for Folder {
     }
 
     fn look(&self, points: &[String]) {
-        let store = SqliteStore::look(&self.0.path().join("store.db")).unwrap();
-        runtime().block_on(look(&store, points));
+        let file = self.0.path().join("store.db");
+        let store = SqliteStore::look(&file).unwrap();
+        runtime().block_on(look(&store, &effects::count_sqlite(&file), points));
     }
 }
 
@@ -209,6 +221,7 @@ impl Books for Database {
                 let delete = format!("DELETE FROM sprag.{}", row.get::<_, &str>(0));
                 self.client.batch_execute(&delete).await.unwrap();
             }
+            self.client.batch_execute("DROP TABLE IF EXISTS effect").await.unwrap();
         });
     }
 
@@ -217,6 +230,9 @@ impl Books for Database {
     }
 
     fn look(&self, points: &[String]) {
-        self.runtime.block_on(look(&self.store, points));
+        self.runtime.block_on(async {
+            let effects = effects::count_postgres(&self.url).await;
+            look(&self.store, &effects, points).await;
+        });
     }
 }

@@ -16,7 +16,8 @@ use sprag_kernel::JobState;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 
-use super::victim::{DRAIN, LOAD};
+use super::effects;
+use super::victim::{DRAIN, LAST_STEP, LOAD};
 
 /// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
 pub(crate) fn kills(variable: &str, default: u32) -> u32 {
@@ -26,9 +27,11 @@ pub(crate) fn kills(variable: &str, default: u32) -> u32 {
 /// On a SQLite file.
 pub(crate) fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.db");
     let accepted = lives(Place { folder: folder.path(), url: None }, kills("SPRAG_KILLS", 500));
-    let store = SqliteStore::look(&folder.path().join("store.db")).unwrap();
+    let store = SqliteStore::look(&file).unwrap();
     runtime().block_on(look(&store, folder.path(), &accepted));
+    effects::expect_once(&effects::count_sqlite(&file), last_steps(&accepted));
 }
 
 /// On a Postgres server of its own.
@@ -41,7 +44,13 @@ pub(crate) fn on_postgres() {
     runtime.block_on(async {
         let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
         look(&store, folder.path(), &accepted).await;
+        effects::expect_once(&effects::count_postgres(&url).await, last_steps(&accepted));
     });
+}
+
+/// The effects of the steps whose handler is transactional.
+fn last_steps(accepted: &BTreeSet<String>) -> impl Iterator<Item = String> {
+    accepted.iter().map(|job_id| format!("{job_id}/{LAST_STEP}/0/0"))
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crashes;
+mod effects;
 mod killer;
 mod outage;
 mod owner;

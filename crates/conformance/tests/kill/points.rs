@@ -27,12 +27,14 @@ pub(crate) const SEAM: &[&str] = &[
     "dispatch",
     "due",
     "end",
+    "end_with",
     "finish",
     "forget",
     "join",
     "leave",
     "limit_tenant",
     "protocol",
+    "pulse",
     "put_protocol",
     "record_stale",
     "release",
@@ -72,6 +74,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "take_over.after_hand_over",
     "take_over.after_release",
     "unpublished.after_taking",
+    "work.after_closure",
 ];
 
 /// Between the statements of the Postgres store. Most primitives are one statement that commits by
@@ -85,6 +88,7 @@ pub(crate) const POSTGRES: &[&str] = &[
     "postgres.before_commit",
     "postgres.before_statement",
     "postgres.take_over.after_death",
+    "postgres.work.after_closure",
 ];
 
 /// The two points around a call of the seam.

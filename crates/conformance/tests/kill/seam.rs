@@ -1,14 +1,16 @@
 //! The seam with a crash point on either side of every call that writes. A primitive that is added to the
 //! seam does not compile until it stands here too.
 
+use std::time::Duration;
+
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, RenewOutcome,
-    RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
+    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse, RenewOutcome,
+    RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -28,6 +30,8 @@ macro_rules! around {
 }
 
 impl<S: Store> Store for Seam<S> {
+    type Work = S::Work;
+
     fn is_exclusive(&self) -> bool {
         self.0.is_exclusive()
     }
@@ -100,6 +104,20 @@ impl<S: Store> Store for Seam<S> {
         around!(self.end(engine, writes))
     }
 
+    async fn end_with(
+        &self,
+        engine: EngineNo,
+        write: EndWrite,
+        work: S::Work,
+        limit: Duration,
+    ) -> Answer<Worked> {
+        around!(self.end_with(engine, write, work, limit))
+    }
+
+    async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {
+        around!(self.pulse(engine, pulses))
+    }
+
     async fn finish(
         &self,
         engine: EngineNo,
@@ -155,6 +173,10 @@ impl<S: Store> Store for Seam<S> {
 
     async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {
         self.0.inbox(filter).await
+    }
+
+    async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
+        self.0.cancelling(jobs).await
     }
 
     async fn now(&self) -> Answer<Millis> {

@@ -1,6 +1,6 @@
 //! The victim: an engine on the store in a folder, or in the database that `SPRAG_PG` names. Under load it
 //! submits jobs for as long as it lives and says on stdout which ones were accepted; each handler appends a
-//! line to a log.
+//! line to a log, and the transactional one also writes an effect to a table beside the engine's.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,21 +10,24 @@ use std::time::Duration;
 
 use sprag_conformance::bus::{Faults, TestBus};
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
-use sprag_engine::directive::Failure;
+use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{Store, StoreError};
 use sprag_engine::upkeep::Upkeep;
-use sprag_engine::worker::Handler;
+use sprag_engine::worker::{Handler, TransactionalHandler};
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+use super::effects::{self, Effects};
 use super::poison;
 use super::seam::Seam;
 
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
+/// The step whose handler is transactional.
+pub(crate) const LAST_STEP: usize = 2;
 
 /// How a victim exits that its store has turned away.
 pub(crate) const GONE: i32 = 3;
@@ -51,7 +54,7 @@ pub(crate) fn run(folder: &Path) {
     });
 }
 
-async fn play<S: Store>(store: S, folder: &Path, role: &str) {
+async fn play<S: Effects>(store: S, folder: &Path, role: &str) {
     match role {
         SCRIPT => script(store, folder, &std::env::var("SPRAG_LIFE").unwrap()).await,
         poison::SUBMIT => poison::submit(store).await,
@@ -62,11 +65,14 @@ async fn play<S: Store>(store: S, folder: &Path, role: &str) {
 }
 
 async fn postgres(url: &str) -> PostgresStore {
+    effects::prepare_postgres(url).await;
     PostgresStore::open(&PostgresOptions::new(url)).await.unwrap()
 }
 
 fn sqlite(folder: &Path) -> SqliteStore {
-    SqliteStore::open(&folder.join("store.db"), Durability::Process).unwrap_or_else(|e| gone(&e))
+    let file = folder.join("store.db");
+    effects::prepare_sqlite(&file);
+    SqliteStore::open(&file, Durability::Process).unwrap_or_else(|e| gone(&e))
 }
 
 /// Says why this process cannot go on, and ends it.
@@ -85,7 +91,7 @@ pub(crate) fn is_cancelled(n: usize) -> bool {
 
 /// A bounded load that passes every crash point: submits, retries, cancels, and waits for the end. Each
 /// life has a protocol of its own, so that it must learn that of the life before to go on with its jobs.
-async fn script<S: Store>(store: S, folder: &Path, life: &str) {
+async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let protocol_id = format!("script.v{life}");
     let mut protocol = Protocol::new(&protocol_id, "SCRIPT")
         .step("first", "work")
@@ -102,14 +108,17 @@ async fn script<S: Store>(store: S, folder: &Path, life: &str) {
         outside.timeouts.ack = Some(100);
         outside.timeouts.lease = Some(100);
     }
-    let handler = Handler::new(|input: serde_json::Value, directive, _| async move {
-        let is_flaky = input["n"].as_u64().unwrap_or_default() % 3 == 1;
-        if is_flaky && directive.attempt_no == 1 {
-            return Err(Failure::retryable("FLAKY", "the first attempt fails"));
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        Ok(directive.attempt_no)
-    });
+    let handler =
+        TransactionalHandler::new(|input: serde_json::Value, directive, context| async move {
+            let n = input["n"].as_u64().unwrap_or_default();
+            if n % 3 == 1 && directive.attempt_no == 1 {
+                return Err(Failure::retryable("FLAKY", "the first attempt fails"));
+            }
+            // Long enough for some that the engine looks after them while they run.
+            context.heartbeat(n)?;
+            tokio::time::sleep(Duration::from_millis(1 + n)).await;
+            Ok((directive.attempt_no, S::effect(directive.effect_key)))
+        });
     // Nobody else is alive, so silence can be short.
     let config = EngineConfig {
         poll: Duration::from_millis(2),
@@ -201,7 +210,7 @@ async fn write_to_inbox(folder: &Path, envelope: &str) {
     }
 }
 
-async fn live<S: Store>(store: S, folder: &Path, role: &str) {
+async fn live<S: Effects>(store: S, folder: &Path, role: &str) {
     let mut protocol = Protocol::new("kill.v1", "KILL");
     for step in STEPS {
         protocol = protocol.step(step, step);
@@ -218,9 +227,11 @@ async fn live<S: Store>(store: S, folder: &Path, role: &str) {
         ..EngineConfig::default()
     };
     let mut builder = EngineBuilder::new(store).config(config).protocol(protocol);
-    for step in STEPS {
-        builder = builder.service(step, 8, handler(folder.join("effects.log")));
+    let log = folder.join("effects.log");
+    for step in &STEPS[..LAST_STEP] {
+        builder = builder.service(step, 8, handler(log.clone()));
     }
+    builder = builder.service(STEPS[LAST_STEP], 8, transactional::<S>(log));
     let engine = Arc::new(builder.start().await.unwrap());
     match role {
         LOAD => load(&engine).await,
@@ -262,11 +273,23 @@ async fn load<S: Store>(engine: &Arc<Engine<S>>) {
 
 fn handler(log: PathBuf) -> Handler {
     Handler::new(move |_: serde_json::Value, directive, _| {
-        let mut log = OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let logged = append(&log, &directive);
+        async move { logged.map(|()| directive.attempt_no) }
+    })
+}
+
+fn transactional<S: Effects>(log: PathBuf) -> TransactionalHandler<S::Work> {
+    TransactionalHandler::new(move |_: serde_json::Value, directive, _| {
+        let logged = append(&log, &directive);
         async move {
-            let line = format!("{} {}\n", directive.effect_key, directive.attempt_no);
-            log.write_all(line.as_bytes()).map_err(|error| Failure::retryable("LOG", error))?;
-            Ok(directive.attempt_no)
+            logged?;
+            Ok((directive.attempt_no, S::effect(directive.effect_key)))
         }
     })
+}
+
+fn append(log: &Path, directive: &Directive) -> Result<(), Failure> {
+    let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+    let line = format!("{} {}\n", directive.effect_key, directive.attempt_no);
+    log.write_all(line.as_bytes()).map_err(|error| Failure::retryable("LOG", error))
 }

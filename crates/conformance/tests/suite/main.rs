@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+mod deeds;
 mod model;
 mod play;
 mod world;
@@ -26,6 +27,7 @@ mod submit;
 mod timers;
 mod tls;
 mod upkeep;
+mod works;
 
 #[path = "../kill/points.rs"]
 #[allow(dead_code)]

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use sprag_engine::requests::RequestStore;
 use sprag_engine::store::{Answer, StoreError};
 use sprag_stores::TestClock;
-use sprag_stores::postgres::{PostgresOptions, PostgresStore};
-use sprag_stores::sqlite::SqliteStore;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore, PostgresWork};
+use sprag_stores::sqlite::{SqliteStore, SqliteWork};
 use tempfile::TempDir;
+
+use crate::deeds::{self, Then};
 
 use sprag_conformance::cluster::Cluster;
 
@@ -36,6 +38,12 @@ pub trait World: Send + Sync + Sized + 'static {
     fn id(id: sprag_engine::ids::JobId) -> String;
     /// The schema as SQL.
     fn schema() -> &'static str;
+    /// Makes the tables that deeds write to.
+    const TABLES: &'static str;
+    /// The table of effects, as the way around the store sees it.
+    const EFFECTS: &'static str;
+    /// Work that writes an effect and then does something.
+    fn work(effect: &str, then: Then) -> <Self::Store as sprag_engine::store::Store>::Work;
 }
 
 /// A SQLite file.
@@ -93,6 +101,13 @@ impl World for Sqlite {
     fn schema() -> &'static str {
         include_str!("../../../stores/sql/sqlite/schema_1.sql")
     }
+
+    const TABLES: &'static str = deeds::SQLITE_TABLES;
+    const EFFECTS: &'static str = "effect";
+
+    fn work(effect: &str, then: Then) -> SqliteWork {
+        deeds::on_sqlite(effect, then)
+    }
 }
 
 /// A database of the server that the tests share.
@@ -147,6 +162,13 @@ impl World for Postgres {
 
     fn schema() -> &'static str {
         include_str!("../../../stores/sql/postgres/schema_1.sql")
+    }
+
+    const TABLES: &'static str = deeds::POSTGRES_TABLES;
+    const EFFECTS: &'static str = "public.effect";
+
+    fn work(effect: &str, then: Then) -> PostgresWork {
+        deeds::on_postgres(effect, then)
     }
 }
 

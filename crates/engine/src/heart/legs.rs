@@ -3,26 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::{Code, Refusal, State};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::phase::Refused;
-use super::{Dispatching, Done, Ending, Finishing, Heart, Op, Running, Work};
+use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
 use crate::engine::Pinned;
 use crate::ids::AttemptKey;
+use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
     HandOff, Held, Store, StoreError,
 };
-use crate::worker::Context;
+use crate::worker::{Context, Returned, StopReason};
 
 impl<S: Store> Heart<S> {
     pub(super) fn dispatch_later(&mut self, held: Held) {
@@ -112,9 +111,9 @@ impl<S: Store> Heart<S> {
 
     /// How an attempt without a claim is handed on: to a slot of this engine, or to the outbox.
     fn hand_off(&self, held: &Held) -> HandOff {
-        match self.services.get(&self.service_of(held)).map(|service| &service.work) {
-            Some(Work::Bus(_)) => HandOff::Outbox,
-            Some(Work::Handler(_)) | None => HandOff::InProcess,
+        match self.services.get(&self.service_of(held)).map(|service| &service.doer) {
+            Some(Doer::Bus(_)) => HandOff::Outbox,
+            Some(Doer::Handler(_)) | None => HandOff::InProcess,
         }
     }
 
@@ -133,16 +132,17 @@ impl<S: Store> Heart<S> {
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
         let directive = Directive::of(&held, &pinned.protocol, &self.config.workspace_root);
-        let Work::Handler(handler) = &self.services[&pinned.steps[index].service].work else {
+        let Doer::Handler(runner) = &self.services[&pinned.steps[index].service].doer else {
             unreachable!("a directive for a bus goes through the outbox")
         };
-        let handler = handler.clone();
-        let (stop, signal) = watch::channel(self.stopping.is_some());
+        let runner = runner.clone();
+        let (context, ends) = Context::new(self.stopping.map(|_| StopReason::Shutdown));
         let (key, ops) = (held.key, self.ops.clone());
         let limit = pinned.protocol.steps[index].timeouts.step;
-        self.running.insert(key, Running { held, stop });
+        let now = Instant::now();
+        self.running.insert(key, Running { held, ends, started_at: now, renewed_at: now });
         tokio::spawn(async move {
-            let mut answer = std::pin::pin!(handler.run(directive, Context::new(signal)));
+            let mut answer = std::pin::pin!(runner.run(directive, context));
             let limit = limit.map_or(Duration::MAX, Duration::from_millis);
             let result = if let Ok(result) = timeout(limit, &mut answer).await {
                 result
@@ -156,19 +156,39 @@ impl<S: Store> Heart<S> {
         });
     }
 
-    pub(super) fn returned(&mut self, key: &AttemptKey, result: Result<Value, Failure>) {
+    pub(super) fn returned(
+        &mut self,
+        key: &AttemptKey,
+        result: Result<Returned<S::Work>, Failure>,
+    ) {
         crash_point("heart.after_handler");
         let Some(Running { held, .. }) = self.running.remove(key) else { return };
-        let (report, output, error) = match result {
-            Ok(output) => (Report::Succeeded, Some(output.to_string()), None),
-            Err(failure) => {
-                let report =
-                    if failure.retryable { Report::Retryable } else { Report::NonRetryable };
-                let error = AttemptError { code: failure.code, message: failure.message };
-                (report, None, Some(error))
-            }
+        match result.and_then(|returned| self.storable(returned)) {
+            Ok((output, None)) => self.report(held, Report::Succeeded, Some(output), None),
+            Ok((output, Some(work))) => self.work_later(held, output, work),
+            Err(failure) => self.report_failure(held, &failure),
+        }
+    }
+
+    /// The output as text, if every store can keep it.
+    fn storable(
+        &self,
+        Returned { output, work }: Returned<S::Work>,
+    ) -> Result<(String, Option<S::Work>), Failure> {
+        let text = output.to_string();
+        match check_json("output", &text, self.config.max_output_bytes) {
+            Ok(()) => Ok((text, work)),
+            Err(refusal) => Err(Failure::fatal(refusal.code().name(), refusal.message())),
+        }
+    }
+
+    pub(super) fn report_failure(&mut self, held: Held, failure: &Failure) {
+        let report = if failure.retryable { Report::Retryable } else { Report::NonRetryable };
+        let error = AttemptError {
+            code: storable(&failure.code, MAX_CODE_BYTES),
+            message: storable(&failure.message, MAX_MESSAGE_BYTES),
         };
-        self.report(held, report, output, error);
+        self.report(held, report, None, Some(error));
     }
 
     fn report(
@@ -178,20 +198,24 @@ impl<S: Store> Heart<S> {
         output: Option<String>,
         error: Option<AttemptError>,
     ) {
-        if let Ok(Some(write)) = plan::result(&held, report, output, error) {
-            self.ends.push(Ending { held, write, has_slot: true, calling: None });
-        } else {
-            // The attempt was ended by its time limit; its slot is free now that the handler is back.
-            let service = self.service_of(&held);
-            self.release(&service);
+        match plan::result(&held, report, output, error) {
+            Ok(Some(write)) => {
+                self.ends.push(Ending { held, write, has_slot: true, calling: None });
+            }
+            Ok(None) | Err(_) => self.over(&held),
         }
+    }
+
+    /// The attempt was ended by its time limit; its slot is free now that the handler is back.
+    pub(super) fn over(&mut self, held: &Held) {
+        let service = self.service_of(held);
+        self.release(&service);
     }
 
     /// The handler is told to stop and keeps its slot; the attempt ends now.
     pub(super) fn timed_out(&mut self, key: &AttemptKey) {
         let Some(running) = self.running.get_mut(key) else { return };
-        // It listens, or it has returned in this very moment.
-        let _ = running.stop.send(true);
+        running.ends.stop(StopReason::TimedOut);
         let error = AttemptError {
             code: "STEP_TIMEOUT".to_owned(),
             message: "the handler did not return within the step's timeout".to_owned(),
@@ -224,29 +248,32 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.end_failed(group, error),
         };
         self.ends.done();
-        for (Ending { mut held, write, has_slot, calling }, outcome) in
-            group.into_iter().zip(outcomes)
-        {
-            if has_slot {
-                let service = self.service_of(&held);
-                self.release(&service);
-            }
-            match (outcome, calling) {
-                (EndOutcome::Entered { version }, calling) => {
-                    held.attempt.version = version;
-                    held.attempt.ledger = write.ledger;
-                    held.attempt.ending = Some(write.ending);
-                    self.finish_later(held, write.output);
-                    if let Some(calling) = calling {
-                        crash_point("heart.before_callback_reply");
-                        calling.answer(Ok(Heard::Done));
-                    }
-                }
-                (EndOutcome::Stale, Some(calling)) => self.call_again(calling),
-                (EndOutcome::Stale, None) => {}
-            }
+        for (ending, outcome) in group.into_iter().zip(outcomes) {
+            self.ended_one(ending, outcome);
         }
         Ok(())
+    }
+
+    pub(super) fn ended_one(&mut self, ending: Ending, outcome: EndOutcome) {
+        let Ending { mut held, write, has_slot, calling } = ending;
+        if has_slot {
+            let service = self.service_of(&held);
+            self.release(&service);
+        }
+        match (outcome, calling) {
+            (EndOutcome::Entered { version }, calling) => {
+                held.attempt.version = version;
+                held.attempt.ledger = write.ledger;
+                held.attempt.ending = Some(write.ending);
+                self.finish_later(held, write.output);
+                if let Some(calling) = calling {
+                    crash_point("heart.before_callback_reply");
+                    calling.answer(Ok(Heard::Done));
+                }
+            }
+            (EndOutcome::Stale, Some(calling)) => self.call_again(calling),
+            (EndOutcome::Stale, None) => {}
+        }
     }
 
     fn end_failed(&mut self, mut group: Vec<Ending>, error: StoreError) -> Result<(), StoreError> {
@@ -269,7 +296,7 @@ impl<S: Store> Heart<S> {
     }
 
     /// What a handler returned cannot be stored: the attempt ends for good, without it.
-    fn end_poisoned(&mut self, ending: Ending, error: &StoreError) {
+    pub(super) fn end_poisoned(&mut self, ending: Ending, error: &StoreError) {
         let Ending { held, write, has_slot, calling } = ending;
         if let Some(calling) = calling {
             let refusal = Refusal::new(Code::MessagePoison).with("reason", error.to_string());

@@ -7,14 +7,16 @@ use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal, StepState};
+use tokio::time::Instant;
 
 use super::phase::SLICE;
 use super::{Done, Ending, Heart, Origin};
+use crate::context::StopReason;
 use crate::engine::Pinned;
-use crate::ids::{AttemptKey, EngineNo};
+use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::plan;
 use crate::protocol::Protocol;
-use crate::store::{Answer, AttemptError, Held, Store, StoreError};
+use crate::store::{Answer, AttemptError, Held, Pulse, Store, StoreError};
 
 /// How long an engine that is too old for its store waits for its handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -61,6 +63,44 @@ impl<S: Store> Heart<S> {
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
         self.look_into_inbox();
         self.look_into_outbox();
+        self.look_after_running();
+    }
+
+    /// Renews the leases of handlers that run for long or have something to say, and asks whether their
+    /// jobs are being cancelled, by whomever. A handler is first looked after at the second look it sees, so
+    /// that short ones cost nothing.
+    fn look_after_running(&mut self) {
+        let (mut pulses, mut jobs) = (Vec::new(), Vec::new());
+        for (key, running) in &mut self.running {
+            if running.started_at.elapsed() < self.config.poll {
+                continue;
+            }
+            jobs.push(key.job_id);
+            let pinned = &self.protocols[&running.held.facts.protocol_id];
+            let lease_ms = pinned.policies[key.step_index as usize].lease_ms;
+            let progress = running.ends.take_progress();
+            let is_due = running.renewed_at.elapsed() >= Duration::from_millis(lease_ms / 3);
+            if progress.is_some() || is_due {
+                running.renewed_at = Instant::now();
+                let lease_id = running.held.attempt.lease_id.expect("dispatched with a lease");
+                pulses.push(Pulse { key: *key, lease_id, lease_ms, progress });
+            }
+        }
+        if !jobs.is_empty() {
+            let store = self.store.clone();
+            self.calls.spawn(async move { Done::Cancelling(store.cancelling(jobs).await) });
+        }
+        if !pulses.is_empty() {
+            let (store, engine) = (self.store.clone(), self.engine);
+            self.calls.spawn(async move { Done::Pulsed(store.pulse(engine, pulses).await) });
+        }
+    }
+
+    /// Tells the handlers of a job that it is being cancelled.
+    pub(super) fn tell_cancelled(&self, job_id: JobId) {
+        for (_, running) in self.running.iter().filter(|(key, _)| key.job_id == job_id) {
+            running.ends.stop(StopReason::Cancelled);
+        }
     }
 
     /// Goes on with an attempt that came from the store, once its protocol is known.

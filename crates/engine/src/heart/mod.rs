@@ -19,32 +19,34 @@ mod phase;
 mod publish;
 mod pull;
 mod reconcile;
+mod works;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::bus::{Bus, MAX_PUBLISHING};
 use crate::callback::Claim;
+use crate::context::{Ends, StopReason};
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
-use crate::ids::{AttemptKey, EngineNo};
+use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
-    RenewOutcome, Store, StoreError, Submitted, Wish,
+    RenewOutcome, Store, StoreError, Submitted, Wish, Worked,
 };
-use crate::worker::Handler;
+use crate::worker::{Returned, Runner};
 use callbacks::{Refusing, Renewing};
 use phase::Phase;
 use pull::Pulls;
 use reconcile::Reconciling;
+use works::{Working, Works};
 
 pub(crate) use callbacks::Calling;
 pub(crate) use pull::ClaimReply;
@@ -53,11 +55,11 @@ pub(crate) use pull::ClaimReply;
 const AWAY: Duration = Duration::from_millis(200);
 
 /// What is asked of the heart.
-pub(crate) enum Op {
+pub(crate) enum Op<W> {
     /// A job to submit.
     Submit { job: NewJob, reply: Reply },
     /// A handler has returned.
-    Returned { key: AttemptKey, result: Result<Value, Failure> },
+    Returned { key: AttemptKey, result: Result<Returned<W>, Failure> },
     /// A handler's time is over.
     TimedOut { key: AttemptKey },
     /// A transport has taken a directive, or has not.
@@ -74,6 +76,8 @@ pub(crate) enum Op {
     Learn { pinned: Arc<Pinned> },
     /// Something may be claimable.
     Wake,
+    /// A job is being cancelled: its handlers are told, and its activation may be claimable.
+    Cancelling { job_id: JobId },
     /// The end.
     Shutdown { deadline: Duration },
 }
@@ -81,42 +85,38 @@ pub(crate) enum Op {
 type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
 
 /// A service that this engine serves.
-pub(crate) struct Service {
-    work: Work,
+pub(crate) struct Service<W> {
+    doer: Doer<W>,
     /// Below 0 while more runs than was meant to, which only a takeover brings about.
     free: isize,
 }
 
-impl Service {
-    pub(crate) fn new(handler: Handler, slots: usize) -> Self {
+impl<W> Service<W> {
+    pub(crate) fn new(runner: Runner<W>, slots: usize) -> Self {
         let free = isize::try_from(slots).unwrap_or(isize::MAX);
-        Self { work: Work::Handler(handler), free }
+        Self { doer: Doer::Handler(runner), free }
     }
 
     pub(crate) fn bus(bus: Arc<dyn Bus>) -> Self {
-        Self { work: Work::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
+        Self { doer: Doer::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
     }
 }
 
-/// How the work of a service is done.
-enum Work {
-    /// In this process.
-    Handler(Handler),
-    /// By workers behind a bus.
+/// Who does the work of a service.
+enum Doer<W> {
+    /// A handler in this process.
+    Handler(Runner<W>),
+    /// Workers behind a bus.
     Bus(Arc<dyn Bus>),
 }
 
 /// A handler that runs.
 struct Running {
     held: Held,
-    stop: watch::Sender<bool>,
-}
-
-impl Running {
-    fn stop(&self) {
-        // A handler that has just returned does not listen any more.
-        let _ = self.stop.send(true);
-    }
+    ends: Ends,
+    started_at: Instant,
+    /// When its lease was last renewed.
+    renewed_at: Instant,
 }
 
 /// An activation on its way through Leg1.
@@ -168,7 +168,7 @@ enum Origin {
 }
 
 /// A call that has ended, with what it was about.
-enum Done {
+enum Done<W> {
     Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
     Claimed(Claiming, Answer<Vec<Held>>),
     Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
@@ -181,7 +181,10 @@ enum Done {
     Reconciled(Answer<Vec<Held>>),
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
     Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
+    Worked(Box<Working<W>>, Answer<Worked>),
     Beaten(Answer<()>),
+    Pulsed(Answer<()>),
+    Cancelling(Answer<Vec<JobId>>),
     Silent(Answer<Vec<EngineNo>>),
     TakenOver(Answer<Vec<Held>>),
     Looked(Answer<Due>),
@@ -194,16 +197,17 @@ pub(crate) struct Heart<S: Store> {
     store: Arc<S>,
     engine: EngineNo,
     config: EngineConfig,
-    services: HashMap<String, Service>,
+    services: HashMap<String, Service<S::Work>>,
     protocols: HashMap<String, Arc<Pinned>>,
     /// Those that the engine was built with, the last one first.
     own: Arc<[Arc<Pinned>]>,
-    ops: mpsc::UnboundedSender<Op>,
-    queue: mpsc::UnboundedReceiver<Op>,
-    calls: JoinSet<Done>,
+    ops: mpsc::UnboundedSender<Op<S::Work>>,
+    queue: mpsc::UnboundedReceiver<Op<S::Work>>,
+    calls: JoinSet<Done<S::Work>>,
     submits: Phase<(NewJob, Reply)>,
     dispatches: Phase<Dispatching>,
     ends: Phase<Ending>,
+    works: Works<S::Work>,
     finishes: Phase<Finishing>,
     pulls: Pulls,
     finds: Phase<Calling>,
@@ -243,10 +247,10 @@ pub(crate) struct Body<S: Store> {
     pub(crate) store: Arc<S>,
     pub(crate) engine: EngineNo,
     pub(crate) config: EngineConfig,
-    pub(crate) services: HashMap<String, Service>,
+    pub(crate) services: HashMap<String, Service<S::Work>>,
     pub(crate) protocols: Vec<Arc<Pinned>>,
-    pub(crate) ops: mpsc::UnboundedSender<Op>,
-    pub(crate) queue: mpsc::UnboundedReceiver<Op>,
+    pub(crate) ops: mpsc::UnboundedSender<Op<S::Work>>,
+    pub(crate) queue: mpsc::UnboundedReceiver<Op<S::Work>>,
     pub(crate) every_end: Vec<String>,
     pub(crate) ended: Arc<Notify>,
 }
@@ -267,6 +271,7 @@ impl<S: Store> Heart<S> {
             submits: Phase::new(),
             dispatches: Phase::new(),
             ends: Phase::new(),
+            works: Works::default(),
             finishes: Phase::new(),
             pulls: Pulls::new(),
             finds: Phase::new(),
@@ -298,7 +303,7 @@ impl<S: Store> Heart<S> {
         let ended = self.live().await;
         if let Err(error) = &ended {
             tracing::error!(code = "ENGINE_ENDED", engine = self.engine.0, %error, "the engine ends");
-            self.running.values().for_each(Running::stop);
+            self.running.values().for_each(|running| running.ends.stop(StopReason::Shutdown));
         }
         ended
     }
@@ -344,6 +349,7 @@ impl<S: Store> Heart<S> {
         let idle = self.running.is_empty()
             && self.publishing.is_empty()
             && self.ends.is_empty()
+            && self.works.is_empty()
             && self.finishes.is_empty()
             && self.finds.is_empty()
             && self.renews.is_empty()
@@ -353,7 +359,7 @@ impl<S: Store> Heart<S> {
         idle || Instant::now() >= deadline
     }
 
-    fn hear(&mut self, op: Op) {
+    fn hear(&mut self, op: Op<S::Work>) {
         match op {
             Op::Submit { job, reply } => self.submits.push((job, reply)),
             Op::Returned { key, result } => self.returned(&key, result),
@@ -367,6 +373,10 @@ impl<S: Store> Heart<S> {
                 self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
             }
             Op::Wake => self.may_claim = true,
+            Op::Cancelling { job_id } => {
+                self.tell_cancelled(job_id);
+                self.may_claim = true;
+            }
             Op::Shutdown { deadline } => self.stop(deadline),
         }
     }
@@ -376,7 +386,7 @@ impl<S: Store> Heart<S> {
         let deadline = Instant::now() + deadline;
         self.stopping = Some(self.stopping.map_or(deadline, |earlier| earlier.min(deadline)));
         self.dismiss_claims();
-        self.running.values().for_each(Running::stop);
+        self.running.values().for_each(|running| running.ends.stop(StopReason::Shutdown));
     }
 
     /// Starts every call that has something to carry. While stopping, only what brings attempts to rest.
@@ -390,6 +400,7 @@ impl<S: Store> Heart<S> {
         self.find();
         self.renew();
         self.record_refusals();
+        self.work();
         self.end();
         self.finish();
         if self.stopping.is_none() {
@@ -400,7 +411,7 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    fn take(&mut self, done: Done) -> Result<(), StoreError> {
+    fn take(&mut self, done: Done<S::Work>) -> Result<(), StoreError> {
         match done {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
@@ -415,6 +426,14 @@ impl<S: Store> Heart<S> {
             Done::Ended(ends, answer) => self.ended(ends, answer),
             Done::Finished(finishes, answer) => self.finished(finishes, answer),
             Done::Beaten(answer) => self.beaten(answer),
+            Done::Worked(working, answer) => self.worked(*working, answer),
+            Done::Pulsed(answer) => self.heard(answer).map(|_| ()),
+            Done::Cancelling(answer) => {
+                for job_id in self.heard(answer)?.unwrap_or_default() {
+                    self.tell_cancelled(job_id);
+                }
+                Ok(())
+            }
             Done::Silent(answer) => {
                 let silent = self.heard(answer)?.unwrap_or_default();
                 for dead in silent {

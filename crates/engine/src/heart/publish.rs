@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Done, Heart, Op, Origin, Renewing, Work};
+use super::{Doer, Done, Heart, Op, Origin, Renewing};
 use crate::bus::Letter;
 use crate::crash::crash_point;
 use crate::directive::Directive;
@@ -23,7 +23,7 @@ impl<S: Store> Heart<S> {
         crash_point("heart.before_publish");
         let pinned = self.pinned(&held);
         let service = self.service_of(&held);
-        let Some(Work::Bus(bus)) = self.services.get(&service).map(|service| &service.work) else {
+        let Some(Doer::Bus(bus)) = self.services.get(&service).map(|service| &service.doer) else {
             unreachable!("only directives of bus services wait in the outbox")
         };
         let (bus, ops) = (bus.clone(), self.ops.clone());
@@ -82,11 +82,10 @@ impl<S: Store> Heart<S> {
 
     /// Takes rows whose time has come from the outbox.
     pub(super) fn look_into_outbox(&mut self) {
-        let is_bus = |work: &Work| matches!(work, Work::Bus(_));
         let wishes: Vec<(String, u32)> = self
             .services
             .iter()
-            .filter(|(_, service)| is_bus(&service.work) && service.free > 0)
+            .filter(|(_, service)| matches!(service.doer, Doer::Bus(_)) && service.free > 0)
             .map(|(name, service)| (name.clone(), u32::try_from(service.free).unwrap_or(u32::MAX)))
             .collect();
         if wishes.is_empty() || self.stopping.is_some() {

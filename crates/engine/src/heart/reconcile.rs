@@ -72,6 +72,7 @@ impl<S: Store> Heart<S> {
             .chain(self.publishing.iter().copied())
             .chain(self.dispatches.waiting().map(|dispatching| dispatching.held.key))
             .chain(self.ends.waiting().map(|ending| ending.held.key))
+            .chain(self.works.keys())
             .chain(self.finishes.waiting().map(|finishing| finishing.held.key))
             .chain(self.lone.waiting().map(|held| held.key))
             .chain(strangers)

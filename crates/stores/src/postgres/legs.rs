@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, Wish, ending_code,
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, Pulse, Wish,
+    ending_code,
 };
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::{JobState, OutboxState};
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::pools::Pools;
@@ -178,11 +180,8 @@ async fn tell_cancelling(
     outcomes: &mut [DispatchOutcome],
 ) -> Answer<()> {
     let refused = || writes.iter().zip(&*outcomes).filter(|(_, o)| **o == DispatchOutcome::Gone);
-    let jobs: Vec<Uuid> = refused().map(|(write, _)| write.key.job_id.uuid()).collect();
-    let sql = include_str!("../../sql/postgres/cancelling.sql");
-    let rows = pools.run(sql, &[&jobs, &code(JobState::Cancelling)]).await?;
-    let cancelling: HashSet<JobId> =
-        rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect::<Answer<_>>()?;
+    let jobs: Vec<JobId> = refused().map(|(write, _)| write.key.job_id).collect();
+    let cancelling: HashSet<JobId> = self::cancelling(pools, &jobs).await?.into_iter().collect();
     for (write, outcome) in writes.iter().zip(outcomes) {
         if *outcome == DispatchOutcome::Gone && cancelling.contains(&write.key.job_id) {
             *outcome = DispatchOutcome::Cancelling;
@@ -197,33 +196,7 @@ pub(super) async fn end(
     writes: &[EndWrite],
 ) -> Answer<Vec<EndOutcome>> {
     let slice = sorted(writes, |write| write.key);
-    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
-    let rows = pools
-        .run(
-            include_str!("../../sql/postgres/end.sql"),
-            &[
-                &engine.0,
-                &pools.test_now(),
-                &keys.job_id,
-                &keys.step_index,
-                &keys.branch,
-                &keys.turn,
-                &keys.attempt_no,
-                &keys.version,
-                &column(&slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
-                &column(&slice, ending_number),
-                &column(&slice, |write| write.ending.guid.get().cast_signed()),
-                &column(&slice, |write| {
-                    write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
-                }),
-                &column(&slice, |write| write.ledger.get().cast_signed()),
-                &column(&slice, |write| write.output.as_deref()),
-                &column(&slice, |write| write.error.as_ref().map(|error| error.code.as_str())),
-                &column(&slice, |write| write.error.as_ref().map(|error| error.message.as_str())),
-                &column(&slice, |write| write.output_ref.as_deref()),
-            ],
-        )
-        .await?;
+    let rows = pools.run(END, &EndColumns::of(pools, engine, &slice).params()).await?;
     if rows.is_empty() && !writes.is_empty() {
         pools.expect_alive(engine).await?;
     }
@@ -241,6 +214,98 @@ pub(super) async fn end(
         }
     }
     Ok(outcomes)
+}
+
+/// Messages enter Leg2.
+pub(super) const END: &str = include_str!("../../sql/postgres/end.sql");
+
+/// The parameters of [`END`] for a slice.
+pub(super) struct EndColumns<'a> {
+    engine: i64,
+    test_now: Option<i64>,
+    keys: Keys,
+    lease_id: Vec<Option<i64>>,
+    ending: Vec<i16>,
+    guid: Vec<i64>,
+    content: Vec<Option<&'a [u8]>>,
+    ledger: Vec<i64>,
+    output: Vec<Option<&'a str>>,
+    error_code: Vec<Option<&'a str>>,
+    error_message: Vec<Option<&'a str>>,
+    output_ref: Vec<Option<&'a str>>,
+}
+
+impl<'a> EndColumns<'a> {
+    pub(super) fn of(pools: &Pools, engine: EngineNo, slice: &[(usize, &'a EndWrite)]) -> Self {
+        Self {
+            engine: engine.0,
+            test_now: pools.test_now(),
+            keys: Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version))),
+            lease_id: column(slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
+            ending: column(slice, ending_number),
+            guid: column(slice, |write| write.ending.guid.get().cast_signed()),
+            content: column(slice, |write| {
+                write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
+            }),
+            ledger: column(slice, |write| write.ledger.get().cast_signed()),
+            output: column(slice, |write| write.output.as_deref()),
+            error_code: column(slice, |write| Some(write.error.as_ref()?.code.as_str())),
+            error_message: column(slice, |write| Some(write.error.as_ref()?.message.as_str())),
+            output_ref: column(slice, |write| write.output_ref.as_deref()),
+        }
+    }
+
+    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 17] {
+        [
+            &self.engine,
+            &self.test_now,
+            &self.keys.job_id,
+            &self.keys.step_index,
+            &self.keys.branch,
+            &self.keys.turn,
+            &self.keys.attempt_no,
+            &self.keys.version,
+            &self.lease_id,
+            &self.ending,
+            &self.guid,
+            &self.content,
+            &self.ledger,
+            &self.output,
+            &self.error_code,
+            &self.error_message,
+            &self.output_ref,
+        ]
+    }
+}
+
+pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {
+    let slice = sorted(pulses, |pulse| pulse.key);
+    let keys = Keys::of(slice.iter().map(|(_, pulse)| (&pulse.key, 0)));
+    pools
+        .run(
+            include_str!("../../sql/postgres/pulse.sql"),
+            &[
+                &engine.0,
+                &pools.test_now(),
+                &keys.job_id,
+                &keys.step_index,
+                &keys.branch,
+                &keys.turn,
+                &keys.attempt_no,
+                &column(&slice, |pulse| pulse.lease_id.0.cast_signed()),
+                &column(&slice, |pulse| span(pulse.lease_ms)),
+                &column(&slice, |pulse| pulse.progress.as_deref()),
+            ],
+        )
+        .await
+        .map(|_| ())
+}
+
+pub(super) async fn cancelling(pools: &Pools, jobs: &[JobId]) -> Answer<Vec<JobId>> {
+    let jobs: Vec<Uuid> = jobs.iter().map(|job_id| job_id.uuid()).collect();
+    let sql = include_str!("../../sql/postgres/cancelling.sql");
+    let rows = pools.run(sql, &[&jobs, &code(JobState::Cancelling)]).await?;
+    rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
 }
 
 fn ending_number(write: &EndWrite) -> i16 {

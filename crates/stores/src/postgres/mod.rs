@@ -3,9 +3,9 @@
 //! A primitive is one statement over a slice, committed by itself: the arrays of the slice go in, what
 //! came of each element comes out. Every write of an engine holds that engine's row, so that whoever
 //! declares it dead waits for the write, and a write that comes later changes nothing. Guards stand in
-//! the statements; so a call whose outcome is unknown may be made again. There are two pools: the
-//! engine's, whose planner is told to go by index from the arrays to the rows, and a plain one for
-//! lists, the audit and takeovers.
+//! the statements; so a call whose outcome is unknown may be made again. There are three pools: the
+//! engine's, whose planner is told to go by index from the arrays to the rows, a plain one for lists, the
+//! audit and takeovers, and one for the work of transactional handlers.
 //!
 //! Locks are taken in one order: attempts by key, then jobs by id. What deadlocks in spite of it, or
 //! fails to serialise, is run again whole.
@@ -28,14 +28,17 @@ mod submit;
 mod tls;
 mod tokens;
 mod upkeep;
+mod work;
 mod worker;
+
+use std::time::Duration;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
+    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -46,6 +49,7 @@ use crate::versions::Schema;
 
 pub use inbox::submit_in;
 pub use open::PostgresOptions;
+pub use work::{PostgresWork, WorkError, WorkFuture};
 
 pub(crate) use failure::failed;
 
@@ -86,6 +90,8 @@ impl PostgresStore {
 }
 
 impl Store for PostgresStore {
+    type Work = PostgresWork;
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         engines::join(&self.pools, name).await
     }
@@ -181,6 +187,24 @@ impl Store for PostgresStore {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         legs::end(&self.pools, engine, &writes).await
+    }
+
+    async fn end_with(
+        &self,
+        engine: EngineNo,
+        write: EndWrite,
+        work: PostgresWork,
+        limit: Duration,
+    ) -> Answer<Worked> {
+        work::end_with(&self.pools, engine, &write, (&work, limit)).await
+    }
+
+    async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {
+        legs::pulse(&self.pools, engine, &pulses).await
+    }
+
+    async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
+        legs::cancelling(&self.pools, &jobs).await
     }
 
     async fn finish(

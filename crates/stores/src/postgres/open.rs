@@ -34,8 +34,10 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// For every connection. A transaction that its client left open (a paused engine in the middle of an
 /// amendment) must not hold its locks for ever.
-const EVERY: &str = "SET search_path = sprag; SET default_transaction_isolation = 'read committed'; \
+const EVERY: &str = "SET default_transaction_isolation = 'read committed'; \
     SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'sprag'";
+/// For the store's own statements. The user's work finds the tables it would find anyway.
+const OWN: &str = "SET search_path = sprag";
 /// For slices: `unnest` is estimated at a few rows and every other plan than index lookups from it is
 /// wrong. A generic plan saves planning, which costs more than some of the statements.
 const BY_INDEX: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
@@ -50,12 +52,15 @@ pub struct PostgresOptions {
     pub engine_connections: usize,
     /// Connections for lists, the audit and takeovers.
     pub plain_connections: usize,
+    /// Connections for the work of transactional handlers: as many run at a time.
+    pub work_connections: usize,
 }
 
 impl PostgresOptions {
     /// The database at this URL.
     pub fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), engine_connections: 8, plain_connections: 4 }
+        let url = url.to_owned();
+        Self { url, engine_connections: 8, plain_connections: 4, work_connections: 4 }
     }
 }
 
@@ -64,9 +69,10 @@ pub(super) async fn open(
     clock: Option<TestClock>,
     schema: Schema,
 ) -> Answer<Pools> {
-    let engine = pool(options, options.engine_connections, &format!("{EVERY}; {BY_INDEX}"))?;
-    let plain = pool(options, options.plain_connections, EVERY)?;
-    let pools = Pools::new(engine, plain, (clock, schema.version()));
+    let engine = pool(options, options.engine_connections, &format!("{EVERY}; {OWN}; {BY_INDEX}"))?;
+    let plain = pool(options, options.plain_connections, &format!("{EVERY}; {OWN}"))?;
+    let work = pool(options, options.work_connections, EVERY)?;
+    let pools = Pools::new([engine, plain, work], (clock, schema.version()));
     let mut client = pools.plain().await?;
     migrate(&mut client, &schema).await?;
     drop(client);

@@ -1,6 +1,6 @@
-//! The two pools, and the one way a statement of a slice is run.
+//! The three pools, and the one way a statement of a slice is run.
 
-use deadpool_postgres::{Object, Pool, Transaction};
+use deadpool_postgres::{Object, Pool, Timeouts, Transaction};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, StoreError};
@@ -17,6 +17,7 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub(super) struct Pools {
     engine: Pool,
     plain: Pool,
+    work: Pool,
     clock: Option<TestClock>,
     /// The schema that this binary knows.
     pub(super) version: i64,
@@ -24,11 +25,10 @@ pub(super) struct Pools {
 
 impl Pools {
     pub(super) fn new(
-        engine: Pool,
-        plain: Pool,
+        [engine, plain, work]: [Pool; 3],
         (clock, version): (Option<TestClock>, i64),
     ) -> Self {
-        Self { engine, plain, clock, version }
+        Self { engine, plain, work, clock, version }
     }
 
     /// The time by a test's clock; statements take the server's if there is none.
@@ -44,6 +44,13 @@ impl Pools {
     /// A connection with the planner's defaults.
     pub(super) async fn plain(&self) -> Answer<Object> {
         self.plain.get().await.map_err(|error| unreachable(&error))
+    }
+
+    /// A connection as the user's own would be. Whoever holds one does so for a limited time, so this waits
+    /// for one for as long as it takes.
+    pub(super) async fn work(&self) -> Answer<Object> {
+        let timeouts = Timeouts { wait: None, ..self.work.timeouts() };
+        self.work.timeout_get(&timeouts).await.map_err(|error| unreachable(&error))
     }
 
     /// Runs a statement of the engine as its own transaction, again if it lost a race.

@@ -2,10 +2,10 @@
 
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{AttemptKey, EngineNo};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
-    FinishWrite, FollowWrite, HandOff, Held, Wish, ending_code,
+    FinishWrite, FollowWrite, HandOff, Held, Pulse, Wish, ending_code,
 };
 use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
@@ -109,7 +109,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     if done != GONE {
         return Ok(done);
     }
-    match job_state(tx, key)? {
+    match job_state(tx, key.job_id)? {
         None => return Ok(GONE),
         Some(JobState::Cancelling) => return Ok(DispatchOutcome::Cancelling),
         Some(_) => {}
@@ -160,7 +160,7 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     Ok(DispatchOutcome::Done { version: write.version + 1, lease_expires_at })
 }
 
-fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
+pub(super) fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
     tx.find(
         "SELECT version, lease_id, guid, content, lease_expires_at FROM attempt WHERE job_id = ?1
              AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5",
@@ -177,11 +177,9 @@ fn attempt_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<AttemptNow>> {
     )
 }
 
-pub(super) fn job_state(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobState>> {
-    let code: Option<u8> =
-        tx.find("SELECT state FROM job WHERE job_id = ?1", [key.job_id.as_bytes()], |row| {
-            row.get(0)
-        })?;
+pub(super) fn job_state(tx: &Tx<'_>, job_id: JobId) -> Answer<Option<JobState>> {
+    let sql = "SELECT state FROM job WHERE job_id = ?1";
+    let code: Option<u8> = tx.find(sql, [job_id.as_bytes()], |row| row.get(0))?;
     code.map(state).transpose()
 }
 
@@ -207,7 +205,7 @@ pub(super) fn end(tx: &Tx<'_>, engine: EngineNo, writes: &[EndWrite]) -> Answer<
     writes.iter().map(|write| end_one(tx, engine, write)).collect()
 }
 
-fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome> {
+pub(super) fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome> {
     let key = &write.key;
     let (code, message) = match &write.error {
         Some(error) => (Some(&error.code), Some(&error.message)),
@@ -243,6 +241,37 @@ fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer<EndOutcome
         return Ok(EndOutcome::Stale);
     }
     Ok(EndOutcome::Entered { version: write.version + 1 })
+}
+
+pub(super) fn pulse(tx: &Tx<'_>, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {
+    expect_alive(tx, engine)?;
+    for Pulse { key, lease_id, lease_ms, progress } in pulses {
+        tx.execute(
+            include_str!("../../sql/sqlite/pulse.sql"),
+            params![
+                key.job_id.as_bytes(),
+                key.step_index,
+                key.branch.cast_signed(),
+                key.turn,
+                key.attempt_no,
+                engine.0,
+                lease_id.0.cast_signed(),
+                tx.now + i64::try_from(*lease_ms).unwrap_or(i64::MAX / 2),
+                progress,
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn cancelling(tx: &Tx<'_>, mut jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
+    let mut states = Vec::with_capacity(jobs.len());
+    for job_id in &jobs {
+        states.push(job_state(tx, *job_id)?);
+    }
+    let mut states = states.into_iter();
+    jobs.retain(|_| states.next().flatten() == Some(JobState::Cancelling));
+    Ok(jobs)
 }
 
 pub(super) fn finish(

@@ -20,18 +20,20 @@ mod rows;
 mod submit;
 mod tokens;
 mod upkeep;
+mod work;
 mod worker;
 mod writer;
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
+    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -41,6 +43,7 @@ pub use crate::test_clock::TestClock;
 use crate::versions::Schema;
 pub use inbox::submit_in;
 pub use open::Durability;
+pub use work::{SqliteWork, WorkError};
 
 pub(crate) use open::own as own_file;
 pub(crate) use rows::failed;
@@ -52,7 +55,7 @@ pub(crate) fn open_file(path: &Path, durability: Durability) -> Answer<rusqlite:
 
 /// Every invariant, on a connection that nobody else writes beside.
 pub(crate) fn audit_of(connection: &rusqlite::Connection) -> Answer<Vec<Check>> {
-    read::audit(&writer::Tx { connection, now: 0 })
+    read::audit(&writer::Tx::reading(connection, 0))
 }
 
 /// A store in one SQLite file.
@@ -111,12 +114,14 @@ impl SqliteStore {
         let (connection, since) = open::open(path, durability, schema)?;
         let clock = clock.map_or(since, clock::Clock::Test);
         let readers = readers::Readers::of(path, clock.clone());
-        let writer = writer::Writer::start(connection, clock);
+        let writer = writer::Writer::start(connection, clock)?;
         Ok(Self { writer, readers, lock, version: schema.version() })
     }
 }
 
 impl Store for SqliteStore {
+    type Work = SqliteWork;
+
     fn is_exclusive(&self) -> bool {
         self.lock.is_some()
     }
@@ -220,6 +225,26 @@ impl Store for SqliteStore {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         self.writer.run(move |tx| legs::end(tx, engine, &writes)).await
+    }
+
+    async fn end_with(
+        &self,
+        engine: EngineNo,
+        write: EndWrite,
+        work: SqliteWork,
+        limit: Duration,
+    ) -> Answer<Worked> {
+        let keeps = |worked: &Worked| !matches!(worked, Worked::Failed(_));
+        let call = move |tx: &writer::Tx<'_>| work::end_with(tx, engine, &write, (&work, limit));
+        self.writer.run_if(call, keeps).await
+    }
+
+    async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {
+        self.writer.run(move |tx| legs::pulse(tx, engine, &pulses)).await
+    }
+
+    async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
+        self.readers.run(move |tx| legs::cancelling(tx, jobs)).await
     }
 
     async fn finish(

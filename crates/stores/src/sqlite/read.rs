@@ -71,7 +71,8 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
 pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
-             a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL
+             a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
+             a.progress
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
@@ -94,6 +95,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 sent_at: row.get(49)?,
                 acked_at: row.get(50)?,
                 updated_at: row.get(51)?,
+                progress: row.get(53)?,
             })
         };
         view().map_err(|error| failed(&error))

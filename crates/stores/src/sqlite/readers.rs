@@ -86,7 +86,7 @@ fn snapshot<T>(
     read: impl FnOnce(&Tx<'_>) -> Answer<T>,
 ) -> Answer<T> {
     connection.execute_batch("BEGIN").map_err(|error| failed(&error))?;
-    let answer = read(&Tx { connection, now });
+    let answer = read(&Tx::reading(connection, now));
     // Nothing was written; whether this succeeds is seen from the connection.
     let _ = connection.execute_batch("ROLLBACK");
     answer

@@ -59,7 +59,7 @@ pub(super) fn renew(
 fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewOutcome> {
     let key = &write.key;
     if let Some((from, _)) = write.job
-        && job_state(tx, key)? != Some(from)
+        && job_state(tx, key.job_id)? != Some(from)
     {
         return Ok(RenewOutcome::Gone);
     }

@@ -1,7 +1,15 @@
 //! The writer: one thread, one connection, one transaction for all calls that have queued up.
+//!
+//! Each call runs under a savepoint, so that its failure takes nothing else with it. Two things of a
+//! user's work take the whole transaction along, because SQLite has it so: a write that is ended because it
+//! took too long, and a deferred constraint that the COMMIT finds broken. The other calls of that group are
+//! then answered as if the store had been away, and are made again; after a COMMIT that was refused the
+//! writer runs each call alone for a while, so that only the culprit is refused the next time.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use sprag_engine::crash::crash_point;
@@ -16,13 +24,51 @@ const QUEUE: usize = 1_024;
 /// How many calls one transaction takes, so that the first of them does not wait for ever.
 const GROUP: usize = 64;
 
+/// How many transactions have one call each, after a group could not be committed for what is in it.
+const ALONE: usize = GROUP;
+/// How many instructions SQLite runs between two looks at the time limit.
+const LOOK: i32 = 1_000;
+
 /// What a call sees: the connection inside the transaction, and the time of that transaction.
 pub(super) struct Tx<'a> {
     pub(super) connection: &'a Connection,
     pub(super) now: i64,
+    limit: Option<&'a Limit>,
+}
+
+impl<'a> Tx<'a> {
+    /// What a call sees that only reads.
+    pub(super) fn reading(connection: &'a Connection, now: i64) -> Self {
+        Self { connection, now, limit: None }
+    }
+}
+
+/// The time until which statements may run, if there is a limit. SQLite looks at it as it goes.
+#[derive(Default)]
+pub(super) struct Limit(Mutex<Option<Instant>>);
+
+impl Limit {
+    fn set(&self, until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    fn is_over(&self) -> bool {
+        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() >= until)
+    }
 }
 
 impl Tx<'_> {
+    /// Runs something whose statements are ended after `limit`. Says whether it took longer, too.
+    pub(super) fn limited<T>(&self, limit: Duration, run: impl FnOnce() -> T) -> (T, bool) {
+        let until = Instant::now() + limit;
+        let set = |until| self.limit.iter().for_each(|limit| limit.set(until));
+        set(Some(until));
+        let result = run();
+        set(None);
+        (result, Instant::now() >= until)
+    }
+
     /// Runs a statement; says how many rows it wrote.
     pub(super) fn execute(&self, sql: &str, params: impl Params) -> Answer<usize> {
         let run = || self.connection.prepare_cached(sql)?.execute(params);
@@ -68,6 +114,10 @@ trait Call: Send {
 struct Pending<T, F> {
     call: Option<F>,
     result: Option<Answer<T>>,
+    /// Whether what the call has written is part of its answer.
+    keeps: fn(&T) -> bool,
+    /// Whether the call itself has ended the transaction: a user's work can do that.
+    has_ended_it: bool,
     reply: oneshot::Sender<Answer<T>>,
 }
 
@@ -75,7 +125,8 @@ impl<T: Send, F: FnOnce(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
     fn run(&mut self, tx: &Tx<'_>) -> bool {
         let call = self.call.take().expect("a call runs once");
         let result = call(tx);
-        let keep = result.is_ok();
+        let keep = result.as_ref().is_ok_and(self.keeps);
+        self.has_ended_it = tx.connection.is_autocommit();
         self.result = Some(result);
         keep
     }
@@ -83,6 +134,9 @@ impl<T: Send, F: FnOnce(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
     fn answer(self: Box<Self>, failure: Option<&StoreError>) {
         let result = match (failure, self.result) {
             (None, Some(result)) => result,
+            // It knew that when it answered, and would do the same again.
+            (Some(_), Some(result)) if self.has_ended_it => result,
+            (Some(StoreError::Poison(reason)), _) => Err(StoreError::Poison(reason.clone())),
             (Some(failure), _) => Err(StoreError::Unavailable(failure.to_string())),
             (None, None) => Err(StoreError::Unavailable("the call did not run".to_owned())),
         };
@@ -97,13 +151,19 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, clock: Clock) -> Self {
+    pub(super) fn start(connection: Connection, clock: Clock) -> Result<Self, StoreError> {
         let (calls, queue) = sync_channel(QUEUE);
+        let limit = Arc::new(Limit::default());
+        let looked_at = limit.clone();
+        let mut connection = connection;
+        connection
+            .progress_handler(LOOK, Some(move || looked_at.is_over()))
+            .map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new()
             .name("sprag-sqlite".into())
-            .spawn(move || write(&connection, &clock, &queue))
+            .spawn(move || write(&connection, &clock, &limit, &queue))
             .expect("a thread can be started");
-        Self { calls: Some(calls), thread: Some(thread) }
+        Ok(Self { calls: Some(calls), thread: Some(thread) })
     }
 
     /// Runs a call in the writer's next transaction and answers when that is durable.
@@ -111,8 +171,18 @@ impl Writer {
         &self,
         call: impl FnOnce(&Tx<'_>) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
+        self.run_if(call, |_| true).await
+    }
+
+    /// The same, for a call that may answer and still have nothing of its writes kept.
+    pub(super) async fn run_if<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Tx<'_>) -> Answer<T> + Send + 'static,
+        keeps: fn(&T) -> bool,
+    ) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
-        let call = Box::new(Pending { call: Some(call), result: None, reply });
+        let call =
+            Box::new(Pending { call: Some(call), result: None, keeps, has_ended_it: false, reply });
         let stopped = || StoreError::Unavailable("the store is closed".to_owned());
         self.calls.as_ref().ok_or_else(stopped)?.send(call).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -128,23 +198,42 @@ impl Drop for Writer {
     }
 }
 
-fn write(connection: &Connection, clock: &Clock, queue: &Receiver<Box<dyn Call>>) {
+fn write(connection: &Connection, clock: &Clock, limit: &Limit, queue: &Receiver<Box<dyn Call>>) {
+    let mut alone = 0;
     while let Ok(first) = queue.recv() {
         let mut group = vec![first];
-        while group.len() < GROUP {
+        let most = if alone > 0 { 1 } else { GROUP };
+        alone -= usize::from(alone > 0);
+        while group.len() < most {
             match queue.try_recv() {
                 Ok(call) => group.push(call),
                 Err(_) => break,
             }
         }
-        transaction(connection, clock, group);
+        if transaction(connection, clock, limit, group) == Ended::Refused {
+            alone = ALONE;
+        }
     }
 }
 
-fn transaction(connection: &Connection, clock: &Clock, mut group: Vec<Box<dyn Call>>) {
+/// How a transaction ended, for the next one.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    /// Committed, or the store was away.
+    Well,
+    /// What one of several calls has written cannot be committed.
+    Refused,
+}
+
+fn transaction(
+    connection: &Connection,
+    clock: &Clock,
+    limit: &Limit,
+    mut group: Vec<Box<dyn Call>>,
+) -> Ended {
     crash_point("sqlite.before_begin");
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
-        let tx = Tx { connection, now: clock.now() };
+        let tx = Tx { connection, now: clock.now(), limit: Some(limit) };
         for call in &mut group {
             savepoint(&tx, call.as_mut())?;
             crash_point("sqlite.between_calls");
@@ -158,10 +247,17 @@ fn transaction(connection: &Connection, clock: &Clock, mut group: Vec<Box<dyn Ca
     }
     crash_point("sqlite.after_commit");
     let failure = outcome.err().map(|error| failed(&error));
+    let (failure, ended) = match failure {
+        Some(StoreError::Poison(reason)) if group.len() > 1 => {
+            (Some(StoreError::Unavailable(reason)), Ended::Refused)
+        }
+        failure => (failure, Ended::Well),
+    };
     for call in group {
         call.answer(failure.as_ref());
         crash_point("sqlite.after_answer");
     }
+    ended
 }
 
 /// Runs one call so that its failure takes nothing else with it.

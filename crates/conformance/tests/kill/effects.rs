@@ -1,0 +1,90 @@
+//! Effects of transactional handlers: rows in a table of the user's own, in the books of the engine. The
+//! table takes any row any number of times, so that one which was written twice, or not at all, is seen.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sprag_engine::store::Store;
+use sprag_stores::postgres::{PostgresStore, PostgresWork};
+use sprag_stores::sqlite::{SqliteStore, SqliteWork};
+use tokio_postgres::NoTls;
+
+use super::seam::Seam;
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS effect (name text)";
+const COUNTS: &str = "SELECT name, count(*) FROM effect GROUP BY name";
+
+/// A store with work that writes an effect.
+pub(crate) trait Effects: Store {
+    fn effect(name: String) -> Self::Work;
+}
+
+impl Effects for SqliteStore {
+    fn effect(name: String) -> SqliteWork {
+        SqliteWork::new(move |connection| {
+            connection.execute("INSERT INTO effect VALUES (?1)", [&name])?;
+            Ok(())
+        })
+    }
+}
+
+impl Effects for PostgresStore {
+    fn effect(name: String) -> PostgresWork {
+        PostgresWork::new(move |tx| {
+            let name = name.clone();
+            Box::pin(async move {
+                tx.execute("INSERT INTO effect VALUES ($1)", &[&name]).await?;
+                Ok(())
+            })
+        })
+    }
+}
+
+impl<S: Effects> Effects for Seam<S> {
+    fn effect(name: String) -> S::Work {
+        S::effect(name)
+    }
+}
+
+/// How often each effect stands.
+pub(crate) type Counts = BTreeMap<String, i64>;
+
+/// Makes the table in the file, if it is not there.
+pub(crate) fn prepare_sqlite(file: &Path) {
+    rusqlite::Connection::open(file).unwrap().execute_batch(TABLE).unwrap();
+}
+
+pub(crate) fn count_sqlite(file: &Path) -> Counts {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let mut statement = connection.prepare(COUNTS).unwrap();
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    rows.collect::<rusqlite::Result<_>>().unwrap()
+}
+
+/// Makes the table in the database, if it is not there.
+pub(crate) async fn prepare_postgres(url: &str) {
+    // Two that start at once may both try; the one that comes second finds it there.
+    if let Ok((client, connection)) = tokio_postgres::connect(url, NoTls).await {
+        tokio::spawn(connection);
+        let _ = client.batch_execute(TABLE).await;
+    }
+}
+
+pub(crate) async fn count_postgres(url: &str) -> Counts {
+    let rows = connect(url).await.query(COUNTS, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Each of these effects stands exactly once, and no other more than once.
+pub(crate) fn expect_once(counts: &Counts, names: impl Iterator<Item = String>) {
+    for name in names {
+        assert_eq!(counts.get(&name), Some(&1), "the effect {name}");
+    }
+    assert!(counts.values().all(|count| *count == 1), "an effect stands twice: {counts:?}");
+}
