@@ -67,7 +67,9 @@ fn rerun_of(job: &JobView, n: u32, pinned: &Pinned) -> NewJob {
         rerun_of: Some(job_id),
         ..job.facts.clone()
     };
-    NewJob { facts: Arc::new(facts), steps: pinned.steps.clone(), not_before: None, enter: false }
+    let is_graph = !pinned.graph.is_sequence();
+    let (facts, steps) = (Arc::new(facts), pinned.steps.clone());
+    NewJob { facts, steps, is_graph, not_before: None, enter: false }
 }
 
 /// Nothing of the service is started until it is resumed; what runs goes on.

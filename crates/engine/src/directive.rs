@@ -9,7 +9,7 @@ use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 
 use crate::callback::{Fence, lease, text_number};
-use crate::protocol::Protocol;
+use crate::graph::{Graph, place};
 use crate::store::Held;
 
 /// What a worker is told about one attempt.
@@ -52,8 +52,12 @@ pub struct Directive {
     pub output_ref: Value,
     /// What the job was submitted with.
     pub payload: Value,
-    /// The outputs of earlier steps, by step.
+    /// The outputs of earlier steps, by step. In a fan-out those of its own branch.
     pub inputs: BTreeMap<String, Value>,
+    /// Its place in the fan-out, from 0.
+    pub index: Option<u32>,
+    /// The item of its branch.
+    pub item: Option<Value>,
     /// Handed through.
     pub correlation_id: Option<String>,
     /// Handed through.
@@ -62,32 +66,38 @@ pub struct Directive {
 
 impl Directive {
     /// The directive of an attempt that was dispatched.
-    pub fn of(held: &Held, protocol: &Protocol, workspace_root: &str) -> Self {
+    pub fn of(held: &Held, graph: &Graph, workspace_root: &str) -> Self {
         let key = &held.key;
-        let step = &protocol.steps[held.key.step_index as usize];
+        let node = graph.node(key.step_index);
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
-        let name = |index: u32| protocol.steps[index as usize].step_id.clone();
+        let visible: Vec<u32> = graph.inputs(key.step_index).collect();
+        let output = |(seen, text): &(u32, String)| {
+            let name = graph.node(*seen).publishes.clone().filter(|_| visible.contains(seen))?;
+            Some((name, json(text)))
+        };
         Self {
             job_id: held.key.job_id.to_string(),
             tenant_id: held.facts.tenant_id.clone(),
             protocol_id: held.facts.protocol_id.clone(),
-            step_id: step.step_id.clone(),
+            step_id: node.step_id.clone(),
             step_index: key.step_index,
             branch: key.branch,
             turn: key.turn,
-            step_type: step.kind().to_owned(),
+            step_type: node.step_type.clone(),
             attempt_no: key.attempt_no,
             lease_id: held.attempt.lease_id.expect("a dispatched attempt has a lease"),
             lease_expires_at: held.attempt.deadline.unwrap_or_default(),
             workspace_ref: format!(
                 "{workspace_root}/{}/{}/{}/{}",
-                held.facts.tenant_id, key.job_id, step.step_id, key.attempt_no
+                held.facts.tenant_id, key.job_id, node.step_id, key.attempt_no
             ),
             effect_key: held.key.effect_key(&held.facts.effect_owner()),
             input_ref: json(&held.facts.input_ref),
             output_ref: json(&held.facts.output_ref),
             payload: json(&held.facts.payload),
-            inputs: held.inputs.iter().map(|(index, text)| (name(*index), json(text))).collect(),
+            inputs: held.inputs.iter().filter_map(output).collect(),
+            index: place::index(key.branch),
+            item: held.item.as_deref().map(json),
             correlation_id: held.facts.correlation_id.clone(),
             traceparent: held.facts.traceparent.clone(),
         }

@@ -16,6 +16,7 @@ pub fn ending_code(kind: EndingKind) -> i64 {
         EndingKind::Leg1Failed(_) => 8,
         EndingKind::Leg2Exhausted => 9,
         EndingKind::Cancel => 10,
+        EndingKind::Skip => 11,
     }
 }
 
@@ -35,6 +36,7 @@ pub fn ending_kind(code: i64, error_code: Option<&str>) -> Option<EndingKind> {
         }
         9 => EndingKind::Leg2Exhausted,
         10 => EndingKind::Cancel,
+        11 => EndingKind::Skip,
         _ => return None,
     })
 }

@@ -15,6 +15,7 @@ use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::control;
 use crate::directive::Directive;
 use crate::envelope::Envelope;
+use crate::graph::Graph;
 use crate::heart::{Body, Calling, Heart, Op, Service};
 use crate::hooks::{Deliverer, Hook, task_of};
 use crate::ids::{EngineNo, JobId};
@@ -241,7 +242,7 @@ pub(crate) fn runnable(protocol: &Protocol) -> Result<(), Refusal> {
         None => Ok(()),
         Some(keys) => Err(Refusal::new(Code::ProtocolInvalid)
             .with("place", "steps")
-            .with("reason", format!("this engine runs sequences only, no {keys}"))),
+            .with("reason", format!("this engine does not run {keys} yet"))),
     }
 }
 
@@ -250,24 +251,17 @@ pub(crate) struct Pinned {
     pub(crate) protocol: Protocol,
     /// What the closing commit records besides.
     pub(crate) tasks: Arc<[String]>,
+    pub(crate) graph: Graph,
     pub(crate) steps: Arc<[NewStep]>,
     pub(crate) policies: Vec<sprag_kernel::retry::RetryPolicy>,
 }
 
 impl Pinned {
     pub(crate) fn new(protocol: Protocol) -> Self {
-        let steps = protocol.steps.iter().map(|step| NewStep {
-            step_id: step.step_id.clone(),
-            step_type: step.kind().to_owned(),
-            service: step.service.clone(),
-            priority: step.priority,
-        });
-        Self {
-            steps: steps.collect(),
-            policies: protocol.steps.iter().map(crate::protocol::Step::policy).collect(),
-            tasks: protocol.on_end.iter().map(|hook| task_of(hook)).collect(),
-            protocol,
-        }
+        let graph = protocol.graph().expect("a protocol is checked before it is pinned");
+        let policies = graph.nodes().iter().map(|node| node.policy.clone()).collect();
+        let tasks = protocol.on_end.iter().map(|hook| task_of(hook)).collect();
+        Self { steps: graph.new_steps(), policies, graph, tasks, protocol }
     }
 }
 
@@ -421,6 +415,7 @@ pub(crate) fn new_job(envelope: Envelope, dedup_key: String, pinned: &Pinned) ->
     NewJob {
         facts: Arc::new(facts),
         steps: pinned.steps.clone(),
+        is_graph: !pinned.graph.is_sequence(),
         not_before: envelope.not_before,
         enter: false,
     }

@@ -63,6 +63,7 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
         EndingKind::Leg1Failed(_) => "could not be dispatched",
         EndingKind::Leg2Exhausted => "was entered too often",
         EndingKind::Cancel => "was cancelled before it started",
+        EndingKind::Skip => "was skipped: its condition is false",
     };
     format!("{name}: {how}{why}, {}.", ago(attempt.updated_at, now))
 }

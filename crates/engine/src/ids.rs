@@ -151,7 +151,30 @@ pub struct AttemptKey {
     pub attempt_no: u32,
 }
 
+/// Where in a job an activity is, whichever attempt it is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The step.
+    pub step_index: u32,
+    /// The path of branches to it; 0 outside of a fan-out.
+    pub branch: u64,
+    /// The turn of the cycle it is in; 0 outside of one.
+    pub turn: u32,
+}
+
+impl From<u32> for Place {
+    /// The step outside of fan-outs and cycles.
+    fn from(step_index: u32) -> Self {
+        Self { step_index, branch: 0, turn: 0 }
+    }
+}
+
 impl AttemptKey {
+    /// Where it is, whichever attempt.
+    pub fn place(&self) -> Place {
+        Place { step_index: self.step_index, branch: self.branch, turn: self.turn }
+    }
+
     /// The first attempt of a step outside of fan-outs and cycles.
     pub fn first(job_id: JobId, step_index: u32) -> Self {
         Self { job_id, step_index, branch: 0, turn: 0, attempt_no: 1 }

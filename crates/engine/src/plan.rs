@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
 use sprag_kernel::decide::cancel::{self, Begin, Cancel};
-use sprag_kernel::decide::leg1::{self, Leg1, Publish};
-use sprag_kernel::decide::leg2::{self, Entered, Follows};
+use sprag_kernel::decide::leg1::{self, Leg1, Publish, Skip};
+use sprag_kernel::decide::leg2::{self, Duty, Entered, Follows};
 use sprag_kernel::decide::rows::{
     AttemptRow, Ending, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms,
 };
@@ -22,8 +22,8 @@ pub mod worker;
 
 use crate::ids::AttemptKey;
 use crate::store::{
-    Amendment, AttemptError, DispatchWrite, EndWrite, FinishPlan, FinishWrite, FollowWrite,
-    HandOff, Held, Timer,
+    Amendment, AttemptError, DispatchWrite, Duties, EndWrite, FinishPlan, FinishWrite, FollowWrite,
+    GraphFinish, HandOff, Held, Timer,
 };
 
 /// The changes of one commit, as an event row keeps them: `J0>1 S0>1 O0>1`.
@@ -67,7 +67,7 @@ pub fn dispatch_to(
 ) -> Result<DispatchWrite, Refusal> {
     let terms = Terms { now: 0, policy };
     let lease = policy.lease(lease_id, 0);
-    let version = held.attempt.version;
+    let (version, job_from) = (held.attempt.version, held.job.state);
     let mut walk =
         Walk { job: held.job, attempt: held.attempt, changes: Changes(String::with_capacity(48)) };
     // A cancelling job is found by the statement, which then writes nothing.
@@ -101,6 +101,7 @@ pub fn dispatch_to(
         hand_off,
         claim_id: None,
         step_to: walk.attempt.state,
+        job_from,
         job_to: walk.job.state,
         ledger: walk.attempt.ledger,
         changes: walk.changes.0,
@@ -195,8 +196,73 @@ pub fn finish(held: &Held, policy: &RetryPolicy, enter_next: bool) -> Result<Fin
     let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
     let open = if is_cancel { cancelling.clone() } else { finish_plan(&held.job, held, policy)? };
     let (key, version) = (held.key, held.attempt.version);
-    let tasks = [].into();
-    Ok(FinishWrite { key, version, open, cancelling, enter_next, tasks, repeats: false })
+    let (graph, tasks) = (None, [].into());
+    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, repeats: false })
+}
+
+/// Steps 1 to 3 of a message of a graph. Which of the three plans holds is found in the statement.
+pub fn finish_in_graph(
+    held: &Held,
+    policy: &RetryPolicy,
+    (duties, is_tolerated): (Duties, bool),
+) -> Result<FinishWrite, Refusal> {
+    let duty = Duty { children: duties.children(), is_tolerated };
+    // What is held of the job is old: others move it. It is under way, in one of three ways.
+    let job = JobRow { state: JobState::InProgress, verdict: None, ..held.job };
+    let failing = JobRow { verdict: Some(JobState::FailedFinal), ..job };
+    let cancelling = JobRow { state: JobState::Cancelling, ..job };
+    let terms = Terms { now: 0, policy };
+    let failing = graph_plan(&failing, held, terms, duty)?.0;
+    let cancelling = graph_plan(&cancelling, held, terms, duty)?.0;
+    // A `cancel` message exists only in a job that is ending, and so it stays.
+    let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
+    let (open, pins) =
+        if is_cancel { (failing.clone(), None) } else { graph_plan(&job, held, terms, duty)? };
+    let closes_to = waiting_to(true).expect("the table cancels what waits");
+    let graph = Some(GraphFinish { failing, pins, closes_to, duties });
+    let (key, version) = (held.key, held.attempt.version);
+    let (enter_next, tasks) = (false, [].into());
+    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, repeats: false })
+}
+
+/// What the kernel decides for the job in this state, closing and not closing, and whether that makes its
+/// end certain. The job's own move is told by the statement, which knows where it comes from.
+fn graph_plan(
+    job: &JobRow,
+    held: &Held,
+    terms: Terms<'_>,
+    duty: Duty,
+) -> Result<(FinishPlan, Option<JobState>), Refusal> {
+    let decide = |open: u32| {
+        let job = JobRow { semaphore: Semaphore::new(open), ..*job };
+        leg2::finish_in_graph(&job, &held.attempt, terms, duty)
+    };
+    let (closing, going_on) = (decide(1)?, decide(2)?);
+    let spawn = closing.spawn.ok_or_else(|| Refusal::new(Code::StepOutOfOrder))?;
+    let follows = match spawn.follows {
+        Follows::NextStep(_) => unreachable!("a graph has no next step"),
+        Follows::Duty { .. } => FollowWrite::Duty,
+        Follows::NextAttempt { due, .. } => {
+            FollowWrite::NextAttempt { delay_ms: due, losses: successor_losses(held) }
+        }
+        Follows::Nothing => FollowWrite::Nothing,
+    };
+    let mut changes = Changes::default();
+    changes.note(going_on.step);
+    let plan = FinishPlan {
+        step_to: going_on.step.map_or(held.attempt.state, |change| change.to()),
+        ledger: going_on.ledger,
+        ledger_closing: closing.ledger,
+        guid: going_on.guid,
+        guid_closing: closing.guid,
+        follows,
+        waiting_to: waiting_to(spawn.cancels_waiting),
+        job_open: job.state,
+        job_closed: spawn.job.map_or(job.state, |change| change.to()),
+        changes: changes.0,
+        changes_closing: String::new(),
+    };
+    Ok((plan, spawn.pins))
 }
 
 /// What the kernel decides for the job in this state, closing and not closing.
@@ -214,6 +280,7 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
     let mut closes = Changes::default();
     let follows = match spawn.follows {
         Follows::NextStep(_) => FollowWrite::NextStep,
+        Follows::Duty { .. } => unreachable!("a sequence has no duties"),
         Follows::NextAttempt { due, .. } => {
             FollowWrite::NextAttempt { delay_ms: due, losses: successor_losses(held) }
         }
@@ -278,6 +345,8 @@ pub fn entered_next(
         job: JobRow { version: job_version, current_step: step_index, ..held.job },
         facts: held.facts.clone(),
         inputs,
+        item: None,
+        output: None,
         damage: None,
         exhausted: false,
     })
@@ -310,7 +379,8 @@ pub fn cancel(
         }
     };
     let (amendment, after) = entering(after, None, changes.0);
-    let amendment = amendment.map(|amendment| Amendment { timer, ..amendment });
+    let verdict = held.job.is_graph.then_some(JobState::Cancelled);
+    let amendment = amendment.map(|amendment| Amendment { verdict, timer, ..amendment });
     Ok((amendment, (change.to(), after.filter(|_| entered))))
 }
 
@@ -332,12 +402,27 @@ pub fn cancel_in_leg1(held: &Held) -> Result<Entering, Refusal> {
     Ok(entering(entered_into(held, entered), None, String::new()))
 }
 
+/// Leg1 of a step whose condition is false: no directive, a message that ends the attempt as skipped.
+pub fn skip_in_leg1(held: &Held, error: Option<AttemptError>) -> Result<Entering, Refusal> {
+    let (walked, entered) = match leg1::skip(&held.job, &held.attempt)? {
+        Skip::Cancelled(entered) => ([None, None], entered),
+        Skip::Skipped { job, entered } => (job, entered),
+    };
+    let mut changes = Changes::default();
+    let mut after = entered_into(held, entered);
+    for change in walked {
+        changes.note(change);
+        after.job.state = change.map_or(after.job.state, |change| change.to());
+    }
+    Ok(entering(after, error, changes.0))
+}
+
 /// Leg1 that can never succeed: the directive is written, never published, and a message ends the step.
 pub fn fail_in_leg1(
     held: &Held,
     lease_id: LeaseId,
     now: Millis,
-    code: Code,
+    (code, message): (Code, &str),
 ) -> Result<Entering, Refusal> {
     let lease = NewLease { id: lease_id, expires_at: now };
     let failed = match leg1::fail(&held.job, &held.attempt, lease, code)? {
@@ -357,7 +442,8 @@ pub fn fail_in_leg1(
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    Ok(entering(after, Some(failure(code)), changes.0))
+    let error = AttemptError { code: code.name().to_owned(), message: message.to_owned() };
+    Ok(entering(after, Some(error), changes.0))
 }
 
 /// A message that cannot be finished becomes one that ends the step for good. Only of an attempt that ran:
@@ -388,6 +474,7 @@ fn entered_into(held: &Held, entered: Entered) -> Held {
 fn entering(mut after: Held, error: Option<AttemptError>, changes: String) -> Entering {
     let amendment = Amendment {
         job_to: after.job.state,
+        verdict: None,
         attempt: after.attempt,
         timer: Timer::Clear,
         output: None,

@@ -17,7 +17,7 @@ use sprag_kernel::keys::{Hash, Mode, Route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
-use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::upkeep::Upkeep;
 
@@ -85,8 +85,10 @@ impl JobFacts {
 pub struct NewJob {
     /// What never changes.
     pub facts: Arc<JobFacts>,
-    /// Its steps.
+    /// Its steps, by their index.
     pub steps: Arc<[NewStep]>,
+    /// Whether they are a graph.
+    pub is_graph: bool,
     /// Not to start before this time.
     pub not_before: Option<Millis>,
     /// Whether the submitting engine has a free slot for the first step and enters Leg1 at once.
@@ -104,6 +106,49 @@ pub struct NewStep {
     pub service: String,
     /// Higher goes first.
     pub priority: i32,
+    /// From its activation to the time it is due.
+    pub delay_ms: Millis,
+    /// How it begins with the job.
+    pub begins: Begins,
+}
+
+impl NewJob {
+    /// The obligations that it is born with.
+    pub fn initial(&self) -> u32 {
+        let open = self.steps.iter().filter(|step| step.begins.is_open()).count();
+        u32::try_from(open).expect("steps are limited")
+    }
+}
+
+/// How the first attempt at a place begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// Activated: it can be claimed, or waits for its delay.
+    Ready,
+    /// Parked until so many others are over.
+    Parked(u32),
+    /// There, to be activated by the one it follows.
+    Dormant,
+    /// Not there yet: whoever opens its scope inserts it.
+    Unborn,
+}
+
+impl Begins {
+    /// Whether it is an obligation of the job.
+    pub fn is_open(self) -> bool {
+        match self {
+            Self::Ready | Self::Parked(_) => true,
+            Self::Dormant | Self::Unborn => false,
+        }
+    }
+
+    /// How many others it is parked for.
+    pub fn countdown(self) -> u32 {
+        match self {
+            Self::Parked(count) => count,
+            Self::Ready | Self::Dormant | Self::Unborn => 0,
+        }
+    }
 }
 
 /// The answer to one submit.
@@ -128,12 +173,27 @@ pub struct Held {
     pub job: JobRow,
     /// What never changes about the job.
     pub facts: Arc<JobFacts>,
-    /// Outputs of earlier steps: (step_index, JSON text).
+    /// Outputs of earlier steps: (step_index, JSON text). In a graph they are asked for by name.
     pub inputs: Vec<(u32, String)>,
+    /// JSON text of the item of its branch.
+    pub item: Option<String>,
+    /// JSON text of what it produced, once its message has entered.
+    pub output: Option<String>,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
     /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.
     pub exhausted: bool,
+}
+
+/// How an activity of a graph has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its state.
+    pub state: StepState,
+    /// JSON text of what it produced.
+    pub output: Option<String>,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
 }
 
 /// What a look at the timers found.
@@ -212,7 +272,9 @@ pub struct DispatchWrite {
     pub claim_id: Option<String>,
     /// The step's state afterwards.
     pub step_to: StepState,
-    /// The job's state afterwards, and before: the statement requires it.
+    /// The job's state before: the statement requires it.
+    pub job_from: JobState,
+    /// The job's state afterwards.
     pub job_to: JobState,
     /// The ledger afterwards.
     pub ledger: ActivityLedger,
@@ -233,8 +295,10 @@ pub enum DispatchOutcome {
         /// The end of its lease.
         lease_expires_at: Millis,
     },
-    /// The job is being cancelled; nothing was written.
-    Cancelling,
+    /// The job is being cancelled or has failed elsewhere; nothing was written.
+    Ending,
+    /// Another step has moved the job to this state meanwhile; nothing was written.
+    Moved(JobState),
     /// The row has moved on; nothing was written.
     Gone,
 }
@@ -294,12 +358,63 @@ pub struct FinishWrite {
     pub open: FinishPlan,
     /// If the job is being cancelled.
     pub cancelling: FinishPlan,
+    /// If the job is a graph.
+    pub graph: Option<GraphFinish>,
     /// Whether this engine has a slot for the next step and enters its Leg1 in the same commit.
     pub enter_next: bool,
     /// What the commit records besides, if it closes the job.
     pub tasks: Arc<[String]>,
     /// Whether the outcome of this very write was lost.
     pub repeats: bool,
+}
+
+/// What Steps 1 to 3 write besides, in a graph.
+#[derive(Clone, Debug)]
+pub struct GraphFinish {
+    /// If the job has failed elsewhere and only drains.
+    pub failing: FinishPlan,
+    /// How the job will end, if this message makes it certain; its error is the job's then.
+    pub pins: Option<JobState>,
+    /// What becomes of obligations that nobody has begun, once the job is ending.
+    pub closes_to: StepState,
+    /// What the end of the attempt opens and counts down, if the job goes on.
+    pub duties: Duties,
+}
+
+/// What the end of a node opens and counts down.
+#[derive(Clone, Debug, Default)]
+pub struct Duties {
+    /// Rows that are there and wait for this end alone.
+    pub activates: Vec<Place>,
+    /// Parked rows that wait for this end among others.
+    pub counts_down: Vec<Place>,
+    /// Parked rows that wait for this end to have room, if there are any.
+    pub lets_in: Vec<Place>,
+    /// New rows.
+    pub inserts: Vec<NewRow>,
+    /// What the new rows are made of, by their index.
+    pub steps: Arc<[NewStep]>,
+}
+
+impl Duties {
+    /// The obligations that this opens.
+    pub fn children(&self) -> u32 {
+        let inserted = self.inserts.iter().filter(|row| row.begins.is_open()).count();
+        u32::try_from(self.activates.len() + inserted).expect("items are limited")
+    }
+}
+
+/// The first attempt of a place in a scope that is being opened.
+#[derive(Clone, Debug)]
+pub struct NewRow {
+    /// Where.
+    pub place: Place,
+    /// JSON text of the item of its branch.
+    pub item: Option<String>,
+    /// How it begins.
+    pub begins: Begins,
+    /// Higher goes first.
+    pub priority: i32,
 }
 
 /// What Steps 1 to 3 write, for one state of the job.
@@ -334,6 +449,8 @@ pub struct FinishPlan {
 pub enum FollowWrite {
     /// The next step is activated.
     NextStep,
+    /// The duties of a node of a graph.
+    Duty,
     /// Another attempt is activated.
     NextAttempt {
         /// After this wait.
@@ -366,6 +483,8 @@ pub enum FinishOutcome {
 pub struct Amendment {
     /// The job's state afterwards.
     pub job_to: JobState,
+    /// How the job will end, once that is certain.
+    pub verdict: Option<JobState>,
     /// The attempt afterwards; its version is the store's business. If nothing about it changes, its
     /// row is not written and keeps its version: a cancel must not fence off the engine that runs it.
     pub attempt: AttemptRow,
@@ -630,16 +749,23 @@ pub trait Store: Upkeep {
     /// Rows of the inbox, the newest first.
     fn inbox(&self, filter: InboxFilter) -> impl Future<Output = Answer<Vec<InboxView>>> + Send;
 
-    /// Decides about a job and the newest attempt of its current step (or of the step named) under
+    /// Decides about a job and the newest attempt of its current step (or at the place named) under
     /// their locks, and writes what was decided in the same transaction. If that enters a message,
-    /// `engine` owns it. `None` if there is no such job.
+    /// `engine` owns it. In a graph nobody is current: without a place it is an open obligation, one that
+    /// waits if there is one. `None` if there is no such job.
     fn amend<T: Send + 'static>(
         &self,
         engine: EngineNo,
         job_id: JobId,
-        step_index: Option<u32>,
+        place: Option<Place>,
         decide: Decide<T>,
     ) -> impl Future<Output = Answer<Option<Result<T, Refusal>>>> + Send;
+
+    /// How activities have ended: of each place its newest attempt if that is over, in the order asked for.
+    fn ends(
+        &self,
+        places: Vec<(JobId, Place)>,
+    ) -> impl Future<Output = Answer<Vec<Option<Ended>>>> + Send;
 
     /// One job.
     fn job(&self, job_id: JobId) -> impl Future<Output = Answer<Option<JobView>>> + Send;

@@ -227,6 +227,9 @@ codes! {
     MessagePoison = "MESSAGE_POISON", Rejected, 422,
         "the store refused this one row; others were not affected",
         "read the reason; the content cannot be stored as it is";
+    ExpressionFailed = "EXPRESSION_FAILED", Rejected, 422,
+        "an expression of the protocol has no value, or not one of the kind that is needed",
+        "read the reason; has() tells whether a member is there, and a limit may have been reached";
     StoreUrlInvalid = "STORE_URL_INVALID", Rejected, 400,
         "the store's URL is not one that this binary knows",
         "use sqlite:PATH, or a postgres:// address";

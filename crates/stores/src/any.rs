@@ -10,9 +10,9 @@ use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
-    Worked,
+    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
+    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError,
+    Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
@@ -241,10 +241,17 @@ impl Store for AnyStore {
         &self,
         engine: EngineNo,
         job_id: JobId,
-        step_index: Option<u32>,
+        place: Option<sprag_engine::ids::Place>,
         decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
-        ask!(self.amend(engine, job_id, step_index, decide))
+        ask!(self.amend(engine, job_id, place, decide))
+    }
+
+    async fn ends(
+        &self,
+        places: Vec<(JobId, sprag_engine::ids::Place)>,
+    ) -> Answer<Vec<Option<Ended>>> {
+        ask!(self.ends(places))
     }
 
     async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {

@@ -34,6 +34,7 @@ checks! {
     "21_counts_are_not_the_jobs",
     "22_completion_task_of_an_open_job",
     "23_retired_key_with_a_job",
+    "24_parked_but_claimable",
 }
 
 /// The name of the check that folds events.

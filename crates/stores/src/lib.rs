@@ -2,6 +2,7 @@
 
 mod any;
 mod audit;
+mod countdowns;
 pub mod moving;
 pub mod postgres;
 mod repeat;

@@ -58,6 +58,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "dispatch.after_job",
     "end.after_attempt",
     "finish.after_statement",
+    "finish_graph.after_statement",
     "inbox.after_job",
     "renew.after_attempt",
     "renew.after_job",

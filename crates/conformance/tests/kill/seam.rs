@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse, RenewOutcome,
-    RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
+    Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
+    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -130,10 +130,10 @@ impl<S: Store> Store for Seam<S> {
         &self,
         engine: EngineNo,
         job_id: JobId,
-        step_index: Option<u32>,
+        place: Option<Place>,
         decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
-        around!(self.amend(engine, job_id, step_index, decide))
+        around!(self.amend(engine, job_id, place, decide))
     }
 
     async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {
@@ -141,6 +141,10 @@ impl<S: Store> Store for Seam<S> {
     }
 
     // What only reads leaves nothing behind.
+
+    async fn ends(&self, places: Vec<(JobId, Place)>) -> Answer<Vec<Option<Ended>>> {
+        self.0.ends(places).await
+    }
 
     async fn protocols(&self) -> Answer<Vec<String>> {
         self.0.protocols().await

@@ -82,7 +82,18 @@ fn gone(error: &StoreError) -> ! {
 }
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
-pub(crate) const JOBS: usize = 9;
+pub(crate) const JOBS: usize = 12;
+
+/// The first of those that are graphs.
+const GRAPHS: usize = 9;
+
+/// A fan-out of which not all branches are open at a time, a step that is skipped, a join and a sleep.
+const GRAPH: &str = "
+  - {step_id: each, for_each: '[1, 2, 3]', max_parallel: 2, service: work}
+  - {step_id: never, needs: [], when: 'false', service: work}
+  - {step_id: both, needs: [each, never], service: work}
+  - {step_id: rest, sleep: 1ms}
+";
 
 /// What becomes of job `n` of the script: the third of each three is cancelled, the second fails once.
 pub(crate) fn is_cancelled(n: usize) -> bool {
@@ -98,7 +109,9 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .step("outside", "outside")
         .step("published", "published")
         .step("last", "work");
-    for step in &mut protocol.steps {
+    let graph = format!("protocol_id: graph.v{life}\nrequest_types: [GRAPH]\nsteps:{GRAPH}");
+    let mut graph = Protocol::read(&graph).unwrap();
+    for step in protocol.steps.iter_mut().chain(&mut graph.steps) {
         step.retry.backoff = Some(vec![1]);
     }
     // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
@@ -132,7 +145,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     };
     let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
     // Fewer slots than jobs, so that some are entered at once and others claimed.
-    let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol);
+    let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol).protocol(graph);
     let builder = builder.hook_for_all("told", hook);
     let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
     let builder = builder.service("work", 2, handler).bus(&["published"], bus);
@@ -190,8 +203,9 @@ async fn work_outside<S: Store>(engine: Arc<Engine<S>>) {
 
 /// The envelope of a job of the script.
 fn scripted(n: usize) -> String {
+    let request_type = if n < GRAPHS { "SCRIPT" } else { "GRAPH" };
     format!(
-        r#"{{"tenant_id":"t","request_type":"SCRIPT","input_ref":"i","output_ref":"o",
+        r#"{{"tenant_id":"t","request_type":"{request_type}","input_ref":"i","output_ref":"o",
             "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{n}"}}"#
     )
 }

@@ -22,14 +22,14 @@ use crate::world::{Postgres, Rows, Sqlite, World};
 /// Every table with its columns; `#` marks bytes.
 pub const TABLES: [&str; 8] = [
     "engine engine_no name joined_at beat_at low# dead",
-    "job job_id# state version semaphore initial current_step steps attempts_total events created_at \
+    "job job_id# state version semaphore initial current_step steps attempts_total is_graph verdict events created_at \
      updated_at completed_at tenant_id request_type protocol_id dedup_key idempotency_key \
      idempotency_hash# mode doc_id lane routing_key priority correlation_id traceparent rerun_of# \
      error_code error_message schema_version input_ref output_ref payload",
     "attempt job_id# step_index branch turn attempt_no state version ledger guid ending content# \
-     children closed_parked owner ready_at timer_at lease_id lease_expires_at outbox publish_attempts \
+     children closed_parked countdown delay_ms owner ready_at timer_at lease_id lease_expires_at outbox publish_attempts \
      sent_at acked_at losses created_at updated_at completed_at priority step_id step_type service \
-     claim_id progress error_code error_message output output_ref",
+     claim_id progress error_code error_message output output_ref item",
     "stale job_id# step_index branch turn callback code attempt_no lease_id times at",
     "event job_id# n at step_index branch turn attempt_no changes",
     "tenant tenant_id max_open open_jobs",
@@ -188,8 +188,9 @@ async fn run<W: World>(play: &Play<W>, command: Command) -> (String, Effect) {
             decided(store, (engine, job_id), Box::new(decide)).await
         }
         Command::FailLeg1(engine, job_id, lease) => {
-            let decide =
-                move |held: &Held, now| plan::fail_in_leg1(held, lease, now, Code::MessagePoison);
+            let decide = move |held: &Held, now| {
+                plan::fail_in_leg1(held, lease, now, (Code::MessagePoison, "played"))
+            };
             decided(store, (engine, job_id), Box::new(decide)).await
         }
         Command::Publish(engine, job_id, version) => {
@@ -255,7 +256,7 @@ const SEEN: &[(&str, &str)] = &[
     ("Claim", "Held"),
     ("Claim", "Fenced"),
     ("Dispatch", "Done"),
-    ("Dispatch", "Cancelling"),
+    ("Dispatch", "Ending"),
     ("Dispatch", "Gone"),
     ("Dispatch", "Fenced"),
     ("End", "Entered"),

@@ -278,7 +278,7 @@ on_both_stores! {
         held.job.state = JobState::Queued; // as an engine that has not heard of the cancel
         let write = play.dispatch_write(&mut held).unwrap();
         let outcome = play.dispatch_as(play.engine, write).await.unwrap();
-        assert_eq!(outcome, DispatchOutcome::Cancelling);
+        assert_eq!(outcome, DispatchOutcome::Ending);
         let held = play.refuse_leg1(job_id).await;
         play.finish(&held).await;
         let job = play.job(job_id).await;
@@ -323,7 +323,7 @@ on_both_stores! {
         assert_eq!((now, play.job(job_id).await.row.version), (NOW, 1));
         let nobody = play.store().amend(play.engine, sprag_engine::ids::JobId::new(), None, Box::new(|_, _| Ok((None, ()))));
         assert!(nobody.await.unwrap().is_none(), "T10: no such job");
-        let no_step = play.store().amend(play.engine, job_id, Some(7), Box::new(|_, _| Ok((None, ()))));
+        let no_step = play.store().amend(play.engine, job_id, Some(7.into()), Box::new(|_, _| Ok((None, ()))));
         assert!(no_step.await.unwrap().is_none(), "T10: no such step");
     }
 
@@ -335,6 +335,7 @@ on_both_stores! {
         play.amend(job_id, None, move |held, _| {
             let amendment = Amendment {
                 job_to: held.job.state,
+                verdict: None,
                 attempt: held.attempt,
                 timer: Timer::At(at),
                 output: None,

@@ -15,6 +15,7 @@ mod differential;
 mod engines;
 mod faults;
 mod feed;
+mod graphs;
 mod jobs;
 mod ledgers;
 mod poison;

@@ -173,6 +173,7 @@ impl Model {
                 }
             }
             Follows::NextAttempt { .. } => rows.put(successor),
+            Follows::Duty { .. } => unreachable!("these jobs are sequences"),
             Follows::Nothing => {}
         }
         if spawn.cancels_waiting {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::plan;
 use sprag_engine::store::{
-    Amendment, Answer, AttemptError, AttemptView, DispatchOutcome, DispatchWrite, EndOutcome,
-    EndWrite, FinishOutcome, FinishWrite, HandOff, Held, JobFacts, JobView, NewJob, NewStep, Pick,
-    Store, Submitted, Timer, Wish,
+    Amendment, Answer, AttemptError, AttemptView, Begins, DispatchOutcome, DispatchWrite,
+    EndOutcome, EndWrite, FinishOutcome, FinishWrite, HandOff, Held, JobFacts, JobView, NewJob,
+    NewStep, Pick, Store, Submitted, Timer, Wish,
 };
 use sprag_kernel::decide::callback::{self, Ack, Report};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
@@ -68,10 +68,13 @@ pub fn new_job(facts: JobFacts, steps: usize) -> NewJob {
         step_type: "TEST".to_owned(),
         service: SERVICE.to_owned(),
         priority: 0,
+        delay_ms: 0,
+        begins: if n == 0 { Begins::Ready } else { Begins::Dormant },
     };
     NewJob {
         facts: Arc::new(facts),
         steps: (0..steps).map(step).collect(),
+        is_graph: false,
         not_before: None,
         enter: false,
     }
@@ -101,7 +104,7 @@ impl<W: World> Play<W> {
     /// Every check of the audit finds nothing.
     pub async fn expect_sound(&self) {
         let checks = self.store().audit().await.unwrap();
-        assert_eq!(checks.len(), 23, "every check has run");
+        assert_eq!(checks.len(), 25, "every check has run");
         for check in checks {
             assert!(check.violations.is_empty(), "{}: {:?}", check.name, check.violations);
         }
@@ -205,7 +208,7 @@ impl<W: World> Play<W> {
         decide: impl FnMut(&Held, u64) -> Result<(Option<Amendment>, T), Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         self.store()
-            .amend(self.engine, job_id, step_index, Box::new(decide))
+            .amend(self.engine, job_id, step_index.map(Into::into), Box::new(decide))
             .await
             .unwrap()
             .unwrap()
@@ -318,6 +321,7 @@ pub fn directive_write(
         hand_off: HandOff::Outbox,
         claim_id: None,
         step_to: decided.step.to(),
+        job_from: held.job.state,
         job_to: decided.job.map_or(held.job.state, |job| job.to()),
         ledger: decided.ledger,
         changes: format!("{}S{}>{} ", job.unwrap_or_default(), step.0, step.1),
@@ -341,6 +345,7 @@ pub fn publishing(
         attempt.deadline = Some(ack_deadline);
         let amendment = Amendment {
             job_to: held.job.state,
+            verdict: None,
             attempt,
             timer: Timer::At(ack_deadline),
             output: None,
@@ -370,6 +375,7 @@ pub fn acknowledging(
         let told = job.map(|job| format!("J{}>{} ", job.from().code(), job.to().code()));
         let amendment = Amendment {
             job_to: job.map_or(held.job.state, |job| job.to()),
+            verdict: None,
             attempt,
             timer: Timer::At(lease_expires_at),
             output: None,

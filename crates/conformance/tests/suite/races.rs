@@ -118,7 +118,7 @@ on_both_stores! {
                     play.report(&mut held, Report::Succeeded).await;
                     play.finish(&held).await;
                 }
-                DispatchOutcome::Cancelling | DispatchOutcome::Gone => {
+                DispatchOutcome::Ending | DispatchOutcome::Moved(_) | DispatchOutcome::Gone => {
                     let held = play.refuse_leg1(job_id).await;
                     play.finish(&held).await;
                 }

@@ -11,9 +11,11 @@
 //! compiles to its steps, one node each, in their order.
 
 mod compile;
+pub mod duties;
 pub mod keys;
 pub mod place;
 pub mod show;
+pub mod sight;
 #[cfg(test)]
 mod tests;
 
@@ -208,11 +210,15 @@ impl Graph {
         self.is_sequence
     }
 
-    /// The kinds of steps that an engine of this version cannot run, by the names of their keys.
+    /// A kind of step that an engine of this version cannot run, by the name of its key.
     pub fn beyond_this_engine(&self) -> Option<&'static str> {
-        if self.is_sequence {
-            return None;
-        }
-        Some("needs, when, for_each, repeat, wait, sleep, job, exec or http")
+        self.nodes.iter().find_map(|node| match node.kind {
+            Kind::Work | Kind::Fan(_) | Kind::Gather { .. } | Kind::Join | Kind::Sleep => None,
+            Kind::Begin { .. } | Kind::Loop(_) => Some("repeat"),
+            Kind::Wait(_) => Some("wait"),
+            Kind::Job(..) => Some("job"),
+            Kind::Exec(_) => Some("exec"),
+            Kind::Http(..) => Some("http"),
+        })
     }
 }

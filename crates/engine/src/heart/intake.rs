@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use sprag_kernel::decide::submit::create;
-use sprag_kernel::{Code, JobState, Refusal};
+use sprag_kernel::{Code, Refusal};
 
 use super::phase::Refused;
-use super::{Claiming, Dispatching, Done, Heart, Origin, Reply};
+use super::{Claiming, Done, Heart, Origin, Reply, Seeing};
 use crate::crash::crash_point;
 use crate::ids::AttemptKey;
 use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wish};
@@ -15,7 +15,8 @@ impl<S: Store> Heart<S> {
     pub(super) fn submit(&mut self) {
         let Some(mut jobs) = self.submits.next_group() else { return };
         for (job, _) in &mut jobs {
-            job.enter = self.reserve(&job.steps[0].service);
+            // A graph looks at what it can see before it runs, and may begin at several places.
+            job.enter = !job.is_graph && self.reserve(&job.steps[0].service);
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
@@ -172,7 +173,7 @@ impl<S: Store> Heart<S> {
 
     /// Goes on with a claimed activation, in a slot or for a claim that was there when it was asked for.
     pub(super) fn take_up(&mut self, held: Held) {
-        if held.job.state == JobState::Cancelling {
+        if held.job.is_ending() {
             self.cancel_activation(held.key);
             return;
         }
@@ -186,14 +187,23 @@ impl<S: Store> Heart<S> {
         }
         let service = self.service_of(&held);
         if self.reserve(&service) {
-            self.dispatch_later(held);
+            self.take_up_for(held, None);
         } else if let Some(no) = self.pulls.seat(&service) {
-            self.dispatches.push(Dispatching { held, write: None, pull: Some(no) });
+            self.take_up_for(held, Some(no));
         } else if self.services.contains_key(&service) {
             self.occupy(&service);
-            self.dispatch_later(held);
+            self.take_up_for(held, None);
         } else {
             self.give_back(&held);
+        }
+    }
+
+    /// Goes on with it in a slot of this engine, or for a claim. A graph looks around first.
+    fn take_up_for(&mut self, held: Held, pull: Option<u64>) {
+        if held.job.is_graph {
+            self.sights.push(Seeing { held, pull });
+        } else {
+            self.dispatch_for(held, pull);
         }
     }
 
@@ -221,6 +231,8 @@ fn born(job: &NewJob) -> Held {
         job: row,
         facts: job.facts.clone(),
         inputs: Vec::new(),
+        item: None,
+        output: None,
         damage: None,
         exhausted: false,
     }

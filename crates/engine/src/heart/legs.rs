@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
-use sprag_kernel::{Code, Refusal, State};
+use sprag_kernel::{Code, Refusal, State, StepState};
 use tokio::time::{Instant, timeout};
 
+use super::control;
 use super::phase::Refused;
 use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::{Directive, Failure};
 use crate::engine::Pinned;
+use crate::graph::duties::End;
 use crate::ids::AttemptKey;
 use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
@@ -21,11 +23,55 @@ use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
     HandOff, Held, Store, StoreError,
 };
-use crate::worker::{Context, Returned, StopReason};
+use crate::worker::{Context, Returned, Runner, StopReason};
+
+/// What an attempt runs.
+enum Task<S: Store> {
+    /// A handler of this engine.
+    Handler(Runner<S::Work>, Box<Directive>),
+    /// A control node.
+    Control(Arc<S>, Arc<Pinned>, Box<Held>),
+}
+
+impl<S: Store> Task<S> {
+    async fn run(self, context: Context) -> Result<Returned<S::Work>, Failure> {
+        match self {
+            Self::Handler(runner, directive) => runner.run(*directive, context).await,
+            Self::Control(store, pinned, held) => {
+                let output = control::run(store, pinned, *held).await?;
+                Ok(Returned { output, work: None })
+            }
+        }
+    }
+}
+
+impl Finishing {
+    /// The end of the attempt, as it is if nothing follows in its place.
+    fn end(&self) -> End<'_> {
+        let kind = self.held.attempt.ending.map(|ending| ending.kind);
+        let state = match kind {
+            Some(EndingKind::Success) => StepState::Succeeded,
+            Some(EndingKind::Skip) => StepState::Skipped,
+            Some(_) | None => StepState::FailedFinal,
+        };
+        End {
+            place: self.held.key.place(),
+            state,
+            output: self.output.as_deref(),
+            priority: self.held.facts.priority,
+        }
+    }
+}
 
 impl<S: Store> Heart<S> {
     pub(super) fn dispatch_later(&mut self, held: Held) {
-        self.dispatches.push(Dispatching { held, write: None, pull: None });
+        self.dispatch_for(held, None);
+    }
+
+    /// The directive goes to a slot of this engine, or to a claim.
+    pub(super) fn dispatch_for(&mut self, held: Held, pull: Option<u64>) {
+        let before = (held.job, held.attempt);
+        self.dispatches.push(Dispatching { held, before, write: None, pull });
     }
 
     /// Plans and writes directives. A plan is kept until its outcome is known: the same write again is
@@ -33,7 +79,7 @@ impl<S: Store> Heart<S> {
     pub(super) fn dispatch(&mut self) {
         let Some(mut group) = self.dispatches.next_group() else { return };
         let mut writes = Vec::with_capacity(group.len());
-        for Dispatching { held, write, pull } in &mut group {
+        for Dispatching { held, write, pull, .. } in &mut group {
             self.next_lease += 1;
             let own = self.hand_off(held);
             let pinned = &self.protocols[&held.facts.protocol_id];
@@ -66,20 +112,30 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.dispatch_failed(group, error),
         };
         self.dispatches.done();
-        for (Dispatching { mut held, pull, .. }, outcome) in group.into_iter().zip(outcomes) {
-            if let DispatchOutcome::Done { version, lease_expires_at } = outcome {
-                held.attempt.version = version;
-                held.attempt.deadline = Some(lease_expires_at);
-                match (pull, self.hand_off(&held)) {
-                    (Some(no), _) => self.hand_out(no, &held),
-                    (None, HandOff::Outbox) => self.publish(held),
-                    (None, _) => self.start(held),
+        for (dispatching, outcome) in group.into_iter().zip(outcomes) {
+            let Dispatching { mut held, before, pull, .. } = dispatching;
+            match outcome {
+                DispatchOutcome::Done { version, lease_expires_at } => {
+                    held.attempt.version = version;
+                    held.attempt.deadline = Some(lease_expires_at);
+                    match (pull, self.hand_off(&held)) {
+                        (Some(no), _) => self.hand_out(no, &held),
+                        (None, HandOff::Outbox) => self.publish(held),
+                        (None, _) => self.start(held),
+                    }
                 }
-                continue;
-            }
-            self.vacate(&held, pull);
-            if outcome == DispatchOutcome::Cancelling {
-                self.cancel_activation(held.key);
+                DispatchOutcome::Moved(state) => {
+                    // Planned again, for the job as another step has left it.
+                    (held.job, held.attempt) = before;
+                    held.job.state = state;
+                    self.dispatch_for(held, pull);
+                }
+                DispatchOutcome::Ending | DispatchOutcome::Gone => {
+                    self.vacate(&held, pull);
+                    if outcome == DispatchOutcome::Ending {
+                        self.cancel_activation(held.key);
+                    }
+                }
             }
         }
         Ok(())
@@ -113,12 +169,12 @@ impl<S: Store> Heart<S> {
     fn hand_off(&self, held: &Held) -> HandOff {
         match self.services.get(&self.service_of(held)).map(|service| &service.doer) {
             Some(Doer::Bus(_)) => HandOff::Outbox,
-            Some(Doer::Handler(_)) | None => HandOff::InProcess,
+            Some(Doer::Handler(_) | Doer::Control) | None => HandOff::InProcess,
         }
     }
 
     /// The directive does not come about: the slot, or the place in the claim, is free again.
-    fn vacate(&mut self, held: &Held, pull: Option<u64>) {
+    pub(super) fn vacate(&mut self, held: &Held, pull: Option<u64>) {
         if let Some(no) = pull {
             self.withhold(no);
         } else {
@@ -131,18 +187,23 @@ impl<S: Store> Heart<S> {
         crash_point("heart.before_handler");
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
-        let directive = Directive::of(&held, &pinned.protocol, &self.config.workspace_root);
-        let Doer::Handler(runner) = &self.services[&pinned.steps[index].service].doer else {
-            unreachable!("a directive for a bus goes through the outbox")
+        let task = match &self.services[&pinned.steps[index].service].doer {
+            Doer::Handler(runner) => {
+                let directive = Directive::of(&held, &pinned.graph, &self.config.workspace_root);
+                Task::Handler(runner.clone(), Box::new(directive))
+            }
+            Doer::Control => {
+                Task::Control(self.store.clone(), pinned.clone(), Box::new(held.clone()))
+            }
+            Doer::Bus(_) => unreachable!("a directive for a bus goes through the outbox"),
         };
-        let runner = runner.clone();
         let (context, ends) = Context::new(self.stopping.map(|_| StopReason::Shutdown));
         let (key, ops) = (held.key, self.ops.clone());
-        let limit = pinned.protocol.steps[index].timeouts.step;
+        let limit = pinned.graph.nodes()[index].timeout;
         let now = Instant::now();
         self.running.insert(key, Running { held, ends, started_at: now, renewed_at: now });
         tokio::spawn(async move {
-            let mut answer = std::pin::pin!(runner.run(directive, context));
+            let mut answer = std::pin::pin!(task.run(context));
             let limit = limit.map_or(Duration::MAX, Duration::from_millis);
             let result = if let Ok(result) = timeout(limit, &mut answer).await {
                 result
@@ -314,6 +375,7 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn finish_later(&mut self, held: Held, output: Option<String>) {
+        let output = output.or_else(|| held.output.clone());
         self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
     }
 
@@ -321,14 +383,8 @@ impl<S: Store> Heart<S> {
         let Some(mut group) = self.finishes.next_group() else { return };
         let mut writes = Vec::with_capacity(group.len());
         for finishing in &mut group {
-            let pinned = self.pinned(&finishing.held);
-            let index = finishing.held.key.step_index as usize;
-            let next = pinned.steps.get(index + 1).filter(|_| self.stopping.is_none());
-            finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
-            let write =
-                plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
-                    .expect("a message that has entered can be finished");
-            let tasks = self.tasks(&pinned);
+            let write = self.finish_write(finishing);
+            let tasks = self.tasks(&self.pinned(&finishing.held));
             writes.push(FinishWrite { repeats: finishing.repeats, tasks, ..write });
         }
         let (store, engine) = (self.store.clone(), self.engine);
@@ -345,6 +401,25 @@ impl<S: Store> Heart<S> {
         }
         let named = pinned.tasks.iter().filter(|task| !self.every_end.contains(task));
         self.every_end.iter().chain(named).cloned().collect()
+    }
+
+    fn finish_write(&mut self, finishing: &mut Finishing) -> FinishWrite {
+        let pinned = self.pinned(&finishing.held);
+        let index = finishing.held.key.step_index as usize;
+        let policy = &pinned.policies[index];
+        let planned = if finishing.held.job.is_graph {
+            let end = finishing.end();
+            let duties = pinned.graph.duties(&end, &pinned.steps);
+            let is_tolerated = pinned.graph.scope_of(end.place.step_index).tolerates;
+            duties.and_then(|duties| {
+                plan::finish_in_graph(&finishing.held, policy, (duties, is_tolerated))
+            })
+        } else {
+            let next = pinned.steps.get(index + 1).filter(|_| self.stopping.is_none());
+            finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
+            plan::finish(&finishing.held, policy, finishing.enter_next)
+        };
+        planned.expect("a message that has entered can be finished")
     }
 
     pub(super) fn finished(

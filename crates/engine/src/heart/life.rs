@@ -148,7 +148,7 @@ impl<S: Store> Heart<S> {
             }
             return;
         };
-        self.protocols.insert(protocol_id.to_owned(), Arc::new(Pinned::new(protocol)));
+        self.know(Arc::new(Pinned::new(protocol)));
         for (origin, held) in waiting {
             self.admit(origin, held);
         }
@@ -237,19 +237,25 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let decide = Box::new(move |held: &Held, _now| plan::poison_message(held, &key));
-            let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
             Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }
 
-    /// An activation whose directive the store refuses: Leg1 fails and its message ends the step.
+    /// An activation whose directive the store refuses, or that was entered too often.
     pub(super) fn fail_activation(&mut self, key: AttemptKey, code: Code) {
+        self.fail_activation_for(key, code, code.what().to_owned());
+    }
+
+    /// An activation that can never run: Leg1 fails and its message ends the step.
+    pub(super) fn fail_activation_for(&mut self, key: AttemptKey, code: Code, reason: String) {
         self.next_lease += 1;
         let (store, engine, lease) = (self.store.clone(), self.engine, LeaseId(self.next_lease));
         self.calls.spawn(async move {
-            let decide =
-                Box::new(move |held: &Held, now| plan::fail_in_leg1(held, lease, now, code));
-            let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
+            let decide = Box::new(move |held: &Held, now| {
+                plan::fail_in_leg1(held, lease, now, (code, reason.as_str()))
+            });
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
             Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }
@@ -262,7 +268,7 @@ impl<S: Store> Heart<S> {
                 .amend(
                     engine,
                     key.job_id,
-                    Some(key.step_index),
+                    Some(key.place()),
                     Box::new(|held: &Held, _now| plan::cancel_in_leg1(held)),
                 )
                 .await;

@@ -94,6 +94,7 @@ impl<S: Store> Heart<S> {
     /// Whether no attempt is on its way through this engine.
     fn is_idle(&self) -> bool {
         self.running.is_empty()
+            && self.sights.is_idle()
             && self.dispatches.is_idle()
             && self.ends.is_idle()
             && self.finishes.is_idle()

@@ -10,6 +10,7 @@
 //! culprit stands alone; that one ends, the others go on.
 
 mod callbacks;
+mod control;
 mod inbox;
 mod intake;
 mod legs;
@@ -19,6 +20,7 @@ mod phase;
 mod publish;
 mod pull;
 mod reconcile;
+mod sight;
 mod works;
 
 use std::collections::{HashMap, HashSet};
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_kernel::Refusal;
+use sprag_kernel::decide::rows::{AttemptRow, JobRow};
 use sprag_kernel::retry::Millis;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -36,6 +39,7 @@ use crate::callback::Claim;
 use crate::context::{Ends, StopReason};
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
+use crate::graph::CONTROL;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
@@ -97,6 +101,10 @@ impl<W> Service<W> {
         Self { doer: Doer::Handler(runner), free }
     }
 
+    fn control() -> Self {
+        Self { doer: Doer::Control, free: control::SLOTS.cast_signed() }
+    }
+
     pub(crate) fn bus(bus: Arc<dyn Bus>) -> Self {
         Self { doer: Doer::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
     }
@@ -108,6 +116,8 @@ enum Doer<W> {
     Handler(Runner<W>),
     /// Workers behind a bus.
     Bus(Arc<dyn Bus>),
+    /// The engine itself.
+    Control,
 }
 
 /// A handler that runs.
@@ -119,9 +129,19 @@ struct Running {
     renewed_at: Instant,
 }
 
+/// An activation of a graph that has not looked at what came before it.
+#[derive(Clone)]
+struct Seeing {
+    held: Held,
+    /// The claim of a worker outside that it is for; else it has a slot of this engine.
+    pull: Option<u64>,
+}
+
 /// An activation on its way through Leg1.
 struct Dispatching {
     held: Held,
+    /// The rows as they were before the plan moved them along.
+    before: (JobRow, AttemptRow),
     write: Option<DispatchWrite>,
     /// The claim that it goes to; else to a slot of this engine.
     pull: Option<u64>,
@@ -171,6 +191,7 @@ enum Origin {
 enum Done<W> {
     Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
     Claimed(Claiming, Answer<Vec<Held>>),
+    Seen(Vec<Seeing>, Answer<sight::Found>),
     Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
     LookedUp(Vec<u64>, Answer<Vec<(String, Held)>>),
     Found(Vec<Calling>, Answer<Vec<Option<Held>>>),
@@ -205,6 +226,8 @@ pub(crate) struct Heart<S: Store> {
     queue: mpsc::UnboundedReceiver<Op<S::Work>>,
     calls: JoinSet<Done<S::Work>>,
     submits: Phase<(NewJob, Reply)>,
+    /// Activations of graphs that have not looked at what came before them.
+    sights: Phase<Seeing>,
     dispatches: Phase<Dispatching>,
     ends: Phase<Ending>,
     works: Works<S::Work>,
@@ -257,18 +280,18 @@ pub(crate) struct Body<S: Store> {
 
 impl<S: Store> Heart<S> {
     pub(crate) fn new(body: Body<S>) -> Self {
-        let by_id = |pinned: Arc<Pinned>| (pinned.protocol.protocol_id.clone(), pinned);
-        Self {
+        let mut heart = Self {
             store: body.store,
             engine: body.engine,
             config: body.config,
             services: body.services,
             own: body.protocols.iter().rev().cloned().collect(),
-            protocols: body.protocols.into_iter().map(by_id).collect(),
+            protocols: HashMap::new(),
             ops: body.ops,
             queue: body.queue,
             calls: JoinSet::new(),
             submits: Phase::new(),
+            sights: Phase::new(),
             dispatches: Phase::new(),
             ends: Phase::new(),
             works: Works::default(),
@@ -294,7 +317,18 @@ impl<S: Store> Heart<S> {
             next_lease: first_lease(),
             every_end: body.every_end,
             ended: body.ended,
+        };
+        body.protocols.into_iter().for_each(|pinned| heart.know(pinned));
+        heart
+    }
+
+    /// A protocol that jobs may follow. Whoever knows a graph does its control nodes.
+    fn know(&mut self, pinned: Arc<Pinned>) {
+        if !pinned.graph.is_sequence() {
+            self.services.entry(CONTROL.to_owned()).or_insert_with(Service::control);
+            self.may_claim = true;
         }
+        self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
     }
 
     /// Beats until it is told to stop and everything it holds has come to rest. If it ends otherwise, no
@@ -370,7 +404,7 @@ impl<S: Store> Heart<S> {
             Op::Callback(calling) => self.finds.push(calling),
             Op::Entered { held } => self.finish_later(*held, None),
             Op::Learn { pinned } => {
-                self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
+                self.know(pinned);
             }
             Op::Wake => self.may_claim = true,
             Op::Cancelling { job_id } => {
@@ -404,6 +438,7 @@ impl<S: Store> Heart<S> {
         self.end();
         self.finish();
         if self.stopping.is_none() {
+            self.look_around();
             self.dispatch();
             self.submit();
             self.look_up_claims();
@@ -415,6 +450,7 @@ impl<S: Store> Heart<S> {
         match done {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
+            Done::Seen(group, answer) => self.seen(group, answer),
             Done::Dispatched(held, answer) => self.dispatched(held, answer),
             Done::LookedUp(group, answer) => self.looked_up(group, answer),
             Done::Found(group, answer) => self.found(group, answer),

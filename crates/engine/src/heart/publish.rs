@@ -27,7 +27,7 @@ impl<S: Store> Heart<S> {
             unreachable!("only directives of bus services wait in the outbox")
         };
         let (bus, ops) = (bus.clone(), self.ops.clone());
-        let directive = Directive::of(&held, &pinned.protocol, &self.config.workspace_root);
+        let directive = Directive::of(&held, &pinned.graph, &self.config.workspace_root);
         let route = held.facts.route.clone();
         let letter = Letter { service, lane: route.lane, routing_key: route.key, directive };
         self.publishing.insert(held.key);
@@ -68,7 +68,7 @@ impl<S: Store> Heart<S> {
             let decide = Box::new(move |held: &Held, now| {
                 worker::publish_failed(held, version, &policy, (now, &reason))
             });
-            let answer = store.amend(engine, key.job_id, Some(key.step_index), decide).await;
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
             Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }

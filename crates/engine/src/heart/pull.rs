@@ -201,7 +201,7 @@ impl<S: Store> Heart<S> {
     /// A directive of this claim is committed.
     pub(super) fn hand_out(&mut self, no: u64, held: &Held) {
         let pinned = self.pinned(held);
-        let directive = Directive::of(held, &pinned.protocol, &self.config.workspace_root);
+        let directive = Directive::of(held, &pinned.graph, &self.config.workspace_root);
         if let Some(pull) = self.pulls.waiting.get_mut(&no) {
             pull.expected -= 1;
             pull.ready.push(directive);

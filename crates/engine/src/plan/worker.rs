@@ -101,6 +101,7 @@ pub fn publish_failed(
             attempt.publish_attempts = publish_attempts;
             let amendment = Amendment {
                 job_to: held.job.state,
+                verdict: None,
                 attempt,
                 timer: Timer::At(not_before),
                 output: None,

@@ -36,7 +36,8 @@ pub enum Begin {
     Wait,
 }
 
-/// Somebody asks to stop the job. `attempt` is the newest attempt of its current step.
+/// Somebody asks to stop the job. `attempt` is the newest attempt of its current step; in a graph any open
+/// obligation, one that waits if there is one: its end closes the others that wait.
 pub fn cancel(
     job: &JobRow,
     attempt: &AttemptRow,

@@ -35,7 +35,7 @@ pub fn enter(attempt: &AttemptRow) -> Result<Entry, Refusal> {
 pub enum Leg1 {
     /// Write the directive.
     Dispatch(Dispatch),
-    /// The job is being cancelled: no directive; this `cancel` message ends the attempt.
+    /// The job is ending: no directive; this `cancel` message ends the attempt.
     Cancelled(Entered),
     /// The step can never run: the directive is written and closed, and a message ends the attempt.
     Failed(Leg1Failure),
@@ -63,7 +63,7 @@ pub fn dispatch(job: &JobRow, attempt: &AttemptRow, lease: NewLease) -> Result<L
     // Only an attempt that waits for its directive: one that has it ends by its own message.
     let step = attempt.state.on(dispatch_trigger(attempt))?;
     let ledger = attempt.ledger.complete_leg1()?;
-    if job.state == JobState::Cancelling {
+    if job.is_ending() {
         let done = AttemptRow { ledger, ..*attempt };
         return leg2::enter(&done, EndingKind::Cancel, None).map(Leg1::Cancelled);
     }
@@ -98,6 +98,45 @@ pub fn fail(
     let done = AttemptRow { ledger: dispatch.ledger, ..*attempt };
     let entered = leg2::enter(&done, EndingKind::Leg1Failed(code), None)?;
     Ok(Leg1::Failed(Leg1Failure { dispatch, outbox, entered }))
+}
+
+/// A step whose condition is false.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// The job is ending: this `cancel` message ends the attempt.
+    Cancelled(Entered),
+    /// No directive; this `skip` message ends the attempt.
+    Skipped {
+        /// QUEUED > DISPATCHING > IN_PROGRESS, if nobody has taken the job up before: it is under way now.
+        job: [Option<Change<JobState>>; 2],
+        /// The message.
+        entered: Entered,
+    },
+}
+
+/// Leg1 finds the step's condition false. Only a first attempt asks for it: a retry has been let in.
+pub fn skip(job: &JobRow, attempt: &AttemptRow) -> Result<Skip, Refusal> {
+    job.expect_current(attempt)?;
+    // Asked of the table now: what has begun cannot be skipped.
+    let _ = attempt.state.on(StepTrigger::ConditionFalse)?;
+    let done = AttemptRow { ledger: attempt.ledger.complete_leg1()?, ..*attempt };
+    if job.is_ending() {
+        return leg2::enter(&done, EndingKind::Cancel, None).map(Skip::Cancelled);
+    }
+    let entered = leg2::enter(&done, EndingKind::Skip, None)?;
+    let job = match job.state {
+        JobState::Queued => {
+            let taken_up = job.state.on(JobTrigger::FirstDispatch)?;
+            [Some(taken_up), Some(taken_up.to().on(JobTrigger::FirstAck)?)]
+        }
+        JobState::Dispatching
+        | JobState::InProgress
+        | JobState::Cancelling
+        | JobState::Succeeded
+        | JobState::FailedFinal
+        | JobState::Cancelled => [None, None],
+    };
+    Ok(Skip::Skipped { job, entered })
 }
 
 fn first_dispatch(job: &JobRow) -> Result<Option<Change<JobState>>, Refusal> {

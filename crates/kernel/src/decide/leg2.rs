@@ -75,6 +75,22 @@ pub struct Spawn {
     /// Whether all steps that wait become CANCELLED, each by
     /// [`cancel_waiting`](super::cancel::cancel_waiting).
     pub cancels_waiting: bool,
+    /// How the job will end, if this message makes it certain.
+    pub pins: Option<JobState>,
+    /// Whether every obligation that nobody has begun is closed by this message: what is parked, waits for
+    /// its time or for a worker becomes CANCELLED, as by
+    /// [`cancel_waiting`](super::cancel::cancel_waiting), and the semaphore loses one for each.
+    pub closes_parked: bool,
+}
+
+/// What a node of a graph owes when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duty {
+    /// How many obligations it opens: rows it activates or inserts. A parked row that it counts down is
+    /// one already.
+    pub children: u32,
+    /// Whether its failure is counted by the fan-out around it instead of failing the job.
+    pub is_tolerated: bool,
 }
 
 /// What follows an attempt.
@@ -82,6 +98,11 @@ pub struct Spawn {
 pub enum Follows {
     /// The activation of the next step, due at once.
     NextStep(u32),
+    /// What the node owes: its followers, a scope, a count in a parked row.
+    Duty {
+        /// Obligations that this opens.
+        children: u32,
+    },
     /// The activation of the next attempt.
     NextAttempt {
         /// Its number.
@@ -98,6 +119,7 @@ impl Follows {
     pub fn children(self) -> u32 {
         match self {
             Self::NextStep(_) | Self::NextAttempt { .. } => 1,
+            Self::Duty { children } => children,
             Self::Nothing => 0,
         }
     }
@@ -107,6 +129,26 @@ impl Follows {
 /// Step 2: it is acknowledged and nothing changes.
 #[inline]
 pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Finish, Refusal> {
+    walk(job, attempt, terms, |attempt, kind| spawn(job, attempt, kind, terms))
+}
+
+/// As [`finish`], for a node of a graph, of which others may run beside it.
+pub fn finish_in_graph(
+    job: &JobRow,
+    attempt: &AttemptRow,
+    terms: Terms<'_>,
+    duty: Duty,
+) -> Result<Finish, Refusal> {
+    walk(job, attempt, terms, |attempt, kind| spawn_in_graph(job, attempt, (kind, duty), terms))
+}
+
+#[inline]
+fn walk(
+    job: &JobRow,
+    attempt: &AttemptRow,
+    terms: Terms<'_>,
+    spawn: impl FnOnce(&AttemptRow, EndingKind) -> Result<Spawn, Refusal>,
+) -> Result<Finish, Refusal> {
     let Some(ending) = attempt.ending else { return Err(attempt.not_yet()) };
     let mut this = Finish {
         step: None,
@@ -127,7 +169,7 @@ pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Fi
         this.ledger = this.ledger.complete_work()?;
     }
     if !this.guid.children_spawned() {
-        let spawn = spawn(job, &AttemptRow { state, ..*attempt }, ending.kind, terms)?;
+        let spawn = spawn(&AttemptRow { state, ..*attempt }, ending.kind)?;
         this.guid = this.guid.complete_children(spawn.settled.hit)?;
         this.ledger = this.ledger.complete_children()?;
         this.spawn = Some(spawn);
@@ -144,7 +186,8 @@ pub fn finish(job: &JobRow, attempt: &AttemptRow, terms: Terms<'_>) -> Result<Fi
 }
 
 /// Step 1: how the step moves. In CANCELLING nothing may start again, so what could be retried is
-/// cancelled; a success or a final failure stays what it is.
+/// cancelled; a success or a final failure stays what it is. In a job that has failed elsewhere what could
+/// be retried has failed for good.
 fn outcome(
     job: &JobRow,
     attempt: &AttemptRow,
@@ -153,7 +196,10 @@ fn outcome(
 ) -> StepTrigger {
     let cancelling = job.state == JobState::Cancelling;
     let attempts_left = attempt.counted_attempts() < policy.max_attempts;
-    let again = |left: bool, retry: StepTrigger, last: StepTrigger| match (cancelling, left) {
+    let again = |left: bool, retry: StepTrigger, last: StepTrigger| match (
+        cancelling,
+        left && job.verdict.is_none(),
+    ) {
         (true, _) => StepTrigger::CancelDrained,
         (false, true) => retry,
         (false, false) => last,
@@ -178,6 +224,7 @@ fn outcome(
         ),
         EndingKind::PublishFailed | EndingKind::Leg1Failed(_) => StepTrigger::OutboxFailed,
         EndingKind::Cancel => StepTrigger::CancelDrained,
+        EndingKind::Skip => StepTrigger::ConditionFalse,
     }
 }
 
@@ -207,7 +254,9 @@ fn spawn(
     if job.state == JobState::Cancelling {
         let settled = job.semaphore.settle(0)?;
         let job = Some(job.state.on(JobTrigger::Drained)?);
-        return Ok(Spawn { follows: Follows::Nothing, settled, job, cancels_waiting: true });
+        let follows = Follows::Nothing;
+        let (cancels_waiting, closes_parked) = (true, false);
+        return Ok(Spawn { follows, settled, job, cancels_waiting, pins: None, closes_parked });
     }
     let (follows, trigger) = match attempt.state {
         StepState::FailedRetry => {
@@ -232,7 +281,56 @@ fn spawn(
     };
     let settled = job.semaphore.settle(follows.children())?;
     let job = trigger.map(|trigger| job.state.on(trigger)).transpose()?;
-    Ok(Spawn { follows, settled, job, cancels_waiting: false })
+    let (cancels_waiting, closes_parked) = (false, false);
+    Ok(Spawn { follows, settled, job, cancels_waiting, pins: None, closes_parked })
+}
+
+/// Step 2 in a graph. Once the verdict is pinned, or the job is being cancelled, nothing is spawned and
+/// what nobody has begun is closed; what runs drains, and whoever reaches 0 writes the job's state.
+fn spawn_in_graph(
+    job: &JobRow,
+    attempt: &AttemptRow,
+    (kind, duty): (EndingKind, Duty),
+    terms: Terms<'_>,
+) -> Result<Spawn, Refusal> {
+    let duties = Follows::Duty { children: duty.children };
+    let (follows, pins) = match (job.is_ending(), attempt.state) {
+        (true, _) => (Follows::Nothing, None),
+        (false, StepState::FailedRetry) => {
+            let due = terms.now + backoff(attempt, kind, terms.policy);
+            (Follows::NextAttempt { attempt_no: attempt.attempt_no + 1, due }, None)
+        }
+        (false, StepState::Succeeded | StepState::Skipped) => (duties, None),
+        (false, StepState::FailedFinal) if duty.is_tolerated => (duties, None),
+        (false, StepState::FailedFinal) => (Follows::Nothing, Some(JobState::FailedFinal)),
+        (
+            false,
+            StepState::Pending
+            | StepState::Dispatching
+            | StepState::AwaitingAck
+            | StepState::InProgress
+            | StepState::Cancelled,
+        ) => {
+            return Err(Refusal::new(Code::StepOutOfOrder)
+                .with("state", attempt.state.name())
+                .with("reason", "Step 1 leaves no step in this state outside of a cancel"));
+        }
+    };
+    let settled = job.semaphore.settle(follows.children())?;
+    let trigger = match (job.state, job.verdict.or(pins)) {
+        (JobState::Cancelling, _) => JobTrigger::Drained,
+        (_, Some(_)) => JobTrigger::StepFailed,
+        (_, None) => JobTrigger::LastStepSucceeded,
+    };
+    let closing = if settled.hit { Some(job.state.on(trigger)?) } else { None };
+    Ok(Spawn {
+        follows,
+        settled,
+        job: closing,
+        cancels_waiting: job.state == JobState::Cancelling,
+        pins,
+        closes_parked: job.is_ending() || pins.is_some(),
+    })
 }
 
 /// How long the next attempt waits: by its own table after a missing ACK, at once after a lost owner.
@@ -247,6 +345,7 @@ fn backoff(attempt: &AttemptRow, kind: EndingKind, policy: &RetryPolicy) -> Mill
         | EndingKind::PublishFailed
         | EndingKind::Leg1Failed(_)
         | EndingKind::Leg2Exhausted
-        | EndingKind::Cancel => policy.dispatch.after(attempt.counted_attempts()),
+        | EndingKind::Cancel
+        | EndingKind::Skip => policy.dispatch.after(attempt.counted_attempts()),
     }
 }

@@ -54,6 +54,10 @@ pub struct JobRow {
     pub steps: u32,
     /// Directives written so far, over all steps.
     pub attempts_total: u32,
+    /// Whether its steps are a graph: several may be open, and the semaphore alone says when it is over.
+    pub is_graph: bool,
+    /// How it will end, once that is certain although something still runs. Nothing starts any more.
+    pub verdict: Option<JobState>,
 }
 
 /// What the rules look at in an attempt: activation, fence, outbox entry and ending message in one.
@@ -117,8 +121,10 @@ pub enum EndingKind {
     Leg1Failed(Code),
     /// Leg2 was entered too often.
     Leg2Exhausted,
-    /// The job is cancelled and the attempt never ran.
+    /// The job is cancelled, or has failed elsewhere, and the attempt never ran.
     Cancel,
+    /// The step's condition is false.
+    Skip,
 }
 
 impl JobRow {
@@ -127,10 +133,18 @@ impl JobRow {
         expect_version(expected, self.version)
     }
 
-    /// Refuses a step that is not the one whose turn it is; in a closed job it is nobody's.
+    /// Whether nothing may start any more: it is being cancelled, or something has failed for good.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.state == JobState::Cancelling || self.verdict.is_some()
+    }
+
+    /// Refuses a step that is not the one whose turn it is; in a closed job it is nobody's. In a graph an
+    /// activation is proof enough: only Step 2 of what it waits for makes one.
     #[inline]
     pub fn expect_current(&self, attempt: &AttemptRow) -> Result<(), Refusal> {
-        if attempt.step_index == self.current_step && !self.state.is_terminal() {
+        let is_current = self.is_graph || attempt.step_index == self.current_step;
+        if is_current && !self.state.is_terminal() {
             return Ok(());
         }
         Err(Refusal::new(Code::StepNotCurrent)

@@ -70,6 +70,16 @@ pub fn create(steps: u32) -> (JobRow, Vec<AttemptRow>) {
         current_step: 0,
         steps,
         attempts_total: 0,
+        is_graph: false,
+        verdict: None,
     };
     (job, (0..steps).map(AttemptRow::first).collect())
+}
+
+/// A graph as it is born: QUEUED, and an obligation for each node that can begin and each that is parked
+/// until those before it are over.
+pub fn create_graph(nodes: u32, roots: u32, parked: u32) -> JobRow {
+    assert!(roots > 0 && roots + parked <= nodes, "somebody begins, and nobody is counted twice");
+    let (job, _) = create(1);
+    JobRow { semaphore: Semaphore::new(roots + parked), steps: nodes, is_graph: true, ..job }
 }

@@ -57,7 +57,7 @@ machine! {
         OwnerLost = "owner_lost",
         /// The engine that ran the attempt is gone, once too often.
         OwnerLostLast = "owner_lost_exhausted",
-        /// The job is being cancelled and this step has ended or never started.
+        /// The job is being cancelled, or has failed elsewhere, and this step has ended or never started.
         CancelDrained = "cancel_drained",
         /// The step's condition is false.
         ConditionFalse = "condition_false",
@@ -73,11 +73,11 @@ machine! {
         AwaitingAck > FailedFinal on [AckTimeoutLast, OwnerLostLast] if "version matches; the ACK deadline is reached or the owner is dead; no attempt left", Addition;
         Dispatching > FailedFinal on [OutboxFailed] if "version matches; the outbox row of this fence is FAILED_FINAL", Addition;
         FailedRetry > Dispatching on [RetryDispatch] if "version matches; attempt_no + 1 with a new lease id; the backoff is over", Spec;
-        Pending > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING", Spec;
+        Pending > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere", Spec;
         Dispatching > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING; the directive was not published", Spec;
         AwaitingAck > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING; the attempt has ended", Spec;
-        InProgress > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING; the attempt has ended", Spec;
-        FailedRetry > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING", Spec;
+        InProgress > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere; the attempt has ended", Spec;
+        FailedRetry > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere", Spec;
         Pending > Skipped on [ConditionFalse] if "version matches; the step's condition is false", Extension;
     }
 }

@@ -416,6 +416,7 @@ impl World {
                 let next = Attempt { row, due: Some(due), not_before: 0, is_ending_open: false };
                 self.attempts.push(next);
             }
+            Follows::Duty { .. } => unreachable!("these jobs are sequences"),
             Follows::Nothing => {}
         }
         if spawn.cancels_waiting {

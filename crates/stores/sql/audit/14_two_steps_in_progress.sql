@@ -1,3 +1,4 @@
 -- A sequential job has one step in progress.
-SELECT job_id, count(*) || ' steps in progress' AS detail FROM attempt
-WHERE state = 3 GROUP BY job_id HAVING count(*) > 1
+SELECT a.job_id, count(*) || ' steps in progress' AS detail
+FROM attempt a JOIN job j ON j.job_id = a.job_id
+WHERE a.state = 3 AND j.is_graph = 0 GROUP BY a.job_id HAVING count(*) > 1

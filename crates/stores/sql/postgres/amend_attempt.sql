@@ -7,6 +7,7 @@ UPDATE sprag.attempt SET state = $6::smallint, ledger = $7::bigint, guid = $8::b
     timer_at = CASE $16::text WHEN 'keep' THEN timer_at WHEN 'at' THEN $17::bigint END,
     ready_at = CASE $16::text WHEN 'keep' THEN ready_at
         WHEN 'ready' THEN $22::bigint - priority * $18::bigint END,
+    countdown = CASE WHEN $16::text = 'ready' THEN 0 ELSE countdown END,
     owner = CASE WHEN $16::text NOT IN ('at', 'ready') THEN coalesce($23::bigint, owner) END, lease_id = $24::bigint,
     output = coalesce($19::text, output), error_code = coalesce($20::text, error_code),
     error_message = coalesce($21::text, error_message), version = version + 1,

@@ -1,7 +1,7 @@
--- The work of Leg1 of a slice, with the digit that proves it, if Leg1 is not done yet and the job is not
--- being cancelled. A cancel that commits between the snapshot and the job's lock makes the statement
--- start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer has this
--- engine.
+-- The work of Leg1 of a slice, with the digit that proves it, if Leg1 is not done yet and the job is where
+-- the plan found it and is not ending. A cancel that commits between the snapshot and the job's lock makes
+-- the statement start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer
+-- has this engine.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -10,24 +10,26 @@ WITH alive AS MATERIALIZED (
         lease_expires_at = i.now + i.lease_ms, outbox = i.outbox,
         sent_at = CASE WHEN i.outbox = 1 THEN i.now END, acked_at = CASE WHEN i.acked THEN i.now END,
         timer_at = CASE i.timer WHEN 1 THEN i.now + i.lease_ms WHEN 2 THEN i.now + i.ack_ms END,
-        owner = CASE WHEN i.timer = 0 THEN $1 END, claim_id = i.claim_id, version = a.version + 1, updated_at = i.now
-    FROM (SELECT alive.now, u.*, j.state AS job_state
+        owner = CASE WHEN i.timer = 0 THEN $1 END, claim_id = i.claim_id, version = a.version + 1,
+        updated_at = i.now
+    FROM (SELECT alive.now, u.*, j.state AS job_state, j.verdict
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::smallint[], $13::boolean[],
-            $14::smallint[], $15::smallint[], $16::smallint[], $17::bigint[], $18::text[], $20::text[])
-            WITH ORDINALITY AS u (job_id, step_index, branch, turn, attempt_no, version, lease_id,
-            lease_ms, ack_ms, outbox, acked, timer, step_to, job_to, ledger, changes, claim_id, n)
+            $14::smallint[], $15::smallint[], $16::smallint[], $17::bigint[], $18::text[],
+            $19::smallint[], $20::text[]) WITH ORDINALITY AS u (job_id, step_index, branch, turn,
+            attempt_no, version, lease_id, lease_ms, ack_ms, outbox, acked, timer, step_to, job_to, ledger,
+            changes, job_from, claim_id, n)
             JOIN sprag.job j ON j.job_id = u.job_id
         WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
-    WHERE i.job_state <> $19::smallint AND a.job_id = i.job_id AND a.step_index = i.step_index
+    WHERE i.job_state = i.job_from AND i.verdict IS NULL AND a.job_id = i.job_id AND a.step_index = i.step_index
         AND a.branch = i.branch AND a.turn = i.turn AND a.attempt_no = i.attempt_no
         AND a.version = i.version AND a.ledger / 100000000000 % 10 = 0 AND a.ledger >= 1000000000000
-    RETURNING i.n, i.now, i.job_to, i.changes, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.version, a.lease_expires_at
+    RETURNING i.n, i.now, i.job_from, i.job_to, i.changes, a.job_id, a.step_index, a.branch, a.turn,
+        a.attempt_no, a.version, a.lease_expires_at
 ), moved AS (
     UPDATE sprag.job j SET state = e.job_to, version = j.version + 1, events = j.events + 1,
         attempts_total = j.attempts_total + 1, updated_at = e.now
-    FROM entered e WHERE j.job_id = e.job_id AND j.state <> $19::smallint
+    FROM entered e WHERE j.job_id = e.job_id AND j.state = e.job_from AND j.verdict IS NULL
     RETURNING e.n, e.version, j.events, e.now, e.changes, e.job_id, e.step_index, e.branch, e.turn,
         e.attempt_no
 ), told AS (

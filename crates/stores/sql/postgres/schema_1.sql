@@ -41,6 +41,8 @@ CREATE TABLE sprag.job (
     lane integer NOT NULL CHECK (lane BETWEEN 0 AND 15),
     priority integer NOT NULL DEFAULT 0,
     state smallint NOT NULL CHECK (state BETWEEN 0 AND 6),
+    verdict smallint CHECK (verdict IN (5, 6)),
+    is_graph smallint NOT NULL DEFAULT 0 CHECK (is_graph IN (0, 1)),
     mode smallint NOT NULL CHECK (mode IN (0, 1)),
     rerun_of uuid,
     idempotency_hash bytea NOT NULL,
@@ -67,6 +69,7 @@ CREATE TABLE sprag.job (
 CREATE TABLE sprag.attempt (
     job_id uuid NOT NULL,
     branch bigint NOT NULL DEFAULT 0,
+    delay_ms bigint NOT NULL DEFAULT 0,
     version bigint NOT NULL,
     ledger bigint NOT NULL CHECK (ledger BETWEEN 0 AND 999999999999999),
     guid bigint CHECK (guid BETWEEN 0 AND 999999999999999),
@@ -85,11 +88,12 @@ CREATE TABLE sprag.attempt (
     attempt_no integer NOT NULL CHECK (attempt_no > 0),
     children integer,
     closed_parked integer NOT NULL DEFAULT 0,
+    countdown integer NOT NULL DEFAULT 0 CHECK (countdown >= 0),
     publish_attempts integer NOT NULL DEFAULT 0,
     losses integer NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0,
     state smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
-    ending smallint CHECK (ending BETWEEN 1 AND 10),
+    ending smallint CHECK (ending BETWEEN 1 AND 11),
     outbox smallint CHECK (outbox BETWEEN 0 AND 2),
     content bytea,
     step_id text NOT NULL,
@@ -101,6 +105,7 @@ CREATE TABLE sprag.attempt (
     error_message text,
     output text,
     output_ref text,
+    item text,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITH (fillfactor = 50);
 

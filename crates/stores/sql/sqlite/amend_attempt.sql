@@ -5,6 +5,7 @@ UPDATE attempt SET state = ?6, ledger = ?7, guid = ?8, ending = ?9, content = ?1
     sent_at = iif(?15, coalesce(sent_at, ?22), NULL),
     timer_at = CASE ?16 WHEN 'keep' THEN timer_at WHEN 'at' THEN ?17 END,
     ready_at = CASE ?16 WHEN 'keep' THEN ready_at WHEN 'ready' THEN ?22 - priority * ?18 END,
+    countdown = iif(?16 = 'ready', 0, countdown),
     owner = CASE WHEN ?16 IN ('at', 'ready') THEN NULL ELSE coalesce(?23, owner) END, lease_id = ?24, output = coalesce(?19, output), error_code = coalesce(?20, error_code),
     error_message = coalesce(?21, error_message), version = version + 1, updated_at = ?22
 WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5

@@ -31,6 +31,8 @@ CREATE TABLE job (
     current_step INTEGER NOT NULL,
     steps INTEGER NOT NULL CHECK (steps > 0),
     attempts_total INTEGER NOT NULL DEFAULT 0,
+    is_graph INTEGER NOT NULL DEFAULT 0 CHECK (is_graph IN (0, 1)),
+    verdict INTEGER CHECK (verdict IN (5, 6)),
     events INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
@@ -59,7 +61,8 @@ CREATE TABLE job (
 ) WITHOUT ROWID;
 
 -- One row per attempt, never reset: activation, activity ledger, fence, outbox entry, and the message
--- that ends it with its GUID ledger. A step is its newest attempt.
+-- that ends it with its GUID ledger. A step is its newest attempt. A row whose countdown is above 0 is
+-- parked: it waits for so many others to end, and is an obligation meanwhile.
 CREATE TABLE attempt (
     job_id BLOB NOT NULL,
     step_index INTEGER NOT NULL,
@@ -70,10 +73,12 @@ CREATE TABLE attempt (
     version INTEGER NOT NULL,
     ledger INTEGER NOT NULL CHECK (ledger BETWEEN 0 AND 999999999999999),
     guid INTEGER CHECK (guid BETWEEN 0 AND 999999999999999),
-    ending INTEGER CHECK (ending BETWEEN 1 AND 10),
+    ending INTEGER CHECK (ending BETWEEN 1 AND 11),
     content BLOB,
     children INTEGER,
     closed_parked INTEGER NOT NULL DEFAULT 0,
+    countdown INTEGER NOT NULL DEFAULT 0 CHECK (countdown >= 0),
+    delay_ms INTEGER NOT NULL DEFAULT 0,
     owner INTEGER,
     ready_at INTEGER,
     timer_at INTEGER,
@@ -97,6 +102,7 @@ CREATE TABLE attempt (
     error_message TEXT,
     output TEXT,
     output_ref TEXT,
+    item TEXT,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITHOUT ROWID;
 
@@ -310,6 +316,93 @@ BEGIN
         error_message = iif(NEW.semaphore = 0, (SELECT error_message FROM attempt a
             WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
             AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
+    WHERE job_id = NEW.job_id;
+
+    UPDATE tenant SET open_jobs = open_jobs - 1
+    WHERE NEW.semaphore = 0 AND tenant_id = (SELECT tenant_id FROM job
+        WHERE job_id = NEW.job_id AND substr(dedup_key, 1, 2) <> 'c:');
+
+    INSERT INTO completion (job_id, task, due_at, created_at)
+    SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks) WHERE NEW.semaphore = 0;
+
+    INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
+    SELECT job_id, events, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes
+    FROM job WHERE job_id = NEW.job_id;
+END;
+
+-- The same for a message of a graph. Which plan it takes is found in the writer's transaction. What its end
+-- opens and counts down comes as JSON: places as [step_index, branch, turn], new rows as [step_index,
+-- branch, turn, item, is_open, countdown, priority, delay_ms, step_id, step_type, service]. If the job is
+-- ending, `closes_to` is what every obligation becomes that nobody has begun, and with `closes_all` every
+-- step that waits at all.
+CREATE VIEW finish_graph_op AS
+SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
+    NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
+    NULL AS guid, NULL AS children, NULL AS closed, NULL AS semaphore, NULL AS job_to, NULL AS verdict,
+    NULL AS closes_to, NULL AS closes_all, NULL AS activates, NULL AS counts_down, NULL AS lets_in,
+    NULL AS inserts, NULL AS due_at, NULL AS losses, NULL AS ageing_ms, NULL AS changes, NULL AS tasks;
+
+CREATE TRIGGER finish_graph_op_insert INSTEAD OF INSERT ON finish_graph_op
+WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
+        AND j.version = NEW.job_version AND j.semaphore > 0
+    FROM attempt a JOIN job j ON j.job_id = a.job_id
+    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+        AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
+BEGIN
+    UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid,
+        children = NEW.children, closed_parked = NEW.closed, version = version + 1, owner = NULL,
+        updated_at = NEW.now, completed_at = NEW.now
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
+        AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+
+    UPDATE attempt SET version = version + 1, updated_at = NEW.now,
+        ready_at = iif(delay_ms = 0, NEW.now - priority * NEW.ageing_ms, NULL),
+        timer_at = iif(delay_ms = 0, NULL, NEW.now + delay_ms)
+    WHERE (job_id, step_index, branch, turn, attempt_no) IN (
+        SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.activates));
+
+    UPDATE attempt SET version = version + 1, updated_at = NEW.now, countdown = countdown - 1,
+        ready_at = iif(countdown = 1 AND delay_ms = 0, NEW.now - priority * NEW.ageing_ms, NULL),
+        timer_at = iif(countdown = 1 AND delay_ms > 0, NEW.now + delay_ms, NULL)
+    WHERE (job_id, step_index, branch, turn, attempt_no) IN (
+        SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.counts_down)
+        UNION ALL
+        SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.lets_in));
+
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, item,
+        countdown, ready_at, timer_at, priority, delay_ms, step_id, step_type, service, created_at,
+        updated_at)
+    SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1, 0, 1, 0, value ->> 3, value ->> 5,
+        iif(value ->> 4 AND value ->> 5 = 0 AND value ->> 7 = 0,
+            NEW.now - (value ->> 6) * NEW.ageing_ms, NULL),
+        iif(value ->> 4 AND value ->> 5 = 0 AND value ->> 7 > 0, NEW.now + (value ->> 7), NULL),
+        value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, NEW.now, NEW.now
+    FROM json_each(NEW.inserts);
+
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
+        timer_at, created_at, updated_at, priority, delay_ms, item, step_id, step_type, service)
+    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
+        NEW.due_at, NEW.now, NEW.now, priority, delay_ms, item, step_id, step_type, service
+    FROM attempt
+    WHERE NEW.due_at IS NOT NULL AND job_id = NEW.job_id AND step_index = NEW.step_index
+        AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+
+    UPDATE attempt SET state = NEW.closes_to, version = version + 1, ready_at = NULL, timer_at = NULL,
+        owner = NULL, countdown = 0, updated_at = NEW.now, completed_at = NEW.now
+    WHERE NEW.closes_to IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5) AND ending IS NULL
+        AND (NEW.closes_all OR ready_at IS NOT NULL OR timer_at IS NOT NULL OR owner IS NOT NULL
+            OR countdown > 0 OR ledger >= 1000000000000);
+
+    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1,
+        events = events + 1, updated_at = NEW.now,
+        completed_at = iif(NEW.semaphore = 0, NEW.now, NULL),
+        verdict = coalesce(verdict, NEW.verdict),
+        error_code = iif(NEW.verdict IS NULL, error_code, (SELECT error_code FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)),
+        error_message = iif(NEW.verdict IS NULL, error_message, (SELECT error_message FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no))
     WHERE job_id = NEW.job_id;
 
     UPDATE tenant SET open_jobs = open_jobs - 1

@@ -6,7 +6,7 @@
 use std::slice;
 
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, StoreError, Timer, ending_code};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::{OutboxState, Refusal};
@@ -24,7 +24,7 @@ const LOOKS: u32 = 10;
 pub(super) async fn amend<T>(
     pools: &Pools,
     engine: EngineNo,
-    (job_id, step_index): (JobId, Option<u32>),
+    (job_id, place): (JobId, Option<Place>),
     decide: &mut Decide<T>,
 ) -> Answer<Option<Result<T, Refusal>>> {
     let mut repeats = Repeats::default();
@@ -34,7 +34,7 @@ pub(super) async fn amend<T>(
         // Locked first, as a takeover does it. A dead engine may look, but not write.
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
-        let locked = match lock(&tx, job_id, step_index).await {
+        let locked = match lock(&tx, job_id, place).await {
             Ok(locked) => locked,
             Err(error) if repeats.again(&error) => continue,
             Err(error) => return Err(failed(&error)),
@@ -82,16 +82,9 @@ enum Locked {
 async fn lock(
     tx: &Transaction<'_>,
     job_id: JobId,
-    step_index: Option<u32>,
+    place: Option<Place>,
 ) -> Result<Locked, tokio_postgres::Error> {
-    let step_index = step_index.map(signed);
-    let newest = "SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no
-        FROM sprag.job j JOIN sprag.attempt a ON a.job_id = j.job_id
-            AND a.step_index = coalesce($2::integer, j.current_step)
-        WHERE j.job_id = $1 ORDER BY a.attempt_no DESC LIMIT 1";
-    let Some(found) = tx.query_opt(newest, &[&job_id.uuid(), &step_index]).await? else {
-        return Ok(Locked::Unknown);
-    };
+    let Some(found) = newest(tx, job_id, place).await? else { return Ok(Locked::Unknown) };
     let lock = "SELECT 1 FROM sprag.attempt WHERE job_id = $1 AND step_index = $2 AND branch = $3
         AND turn = $4 AND attempt_no = $5 FOR UPDATE";
     let (step, branch): (i32, i64) = (found.try_get(1)?, found.try_get(2)?);
@@ -99,16 +92,34 @@ async fn lock(
     tx.execute(lock, &[&job_id.uuid(), &step, &branch, &turn, &attempt_no]).await?;
     let lock = "SELECT 1 FROM sprag.job WHERE job_id = $1 FOR NO KEY UPDATE";
     tx.execute(lock, &[&job_id.uuid()]).await?;
-    let read = with_held(
-        "SELECT {held}, sprag.now_ms(NULL) FROM sprag.job j JOIN sprag.attempt a
-             ON a.job_id = j.job_id AND a.step_index = coalesce($2::integer, j.current_step)
-         WHERE j.job_id = $1 ORDER BY a.attempt_no DESC LIMIT 1",
-    );
-    let Some(row) = tx.query_opt(&read, &[&job_id.uuid(), &step_index]).await? else {
-        return Ok(Locked::Unknown);
-    };
+    let Some(row) = newest(tx, job_id, place).await? else { return Ok(Locked::Unknown) };
     let same = key(&row).ok() == key(&found).ok();
     Ok(if same { Locked::Newest(row) } else { Locked::Moved })
+}
+
+/// The newest attempt of the current step, or at the place named. In a graph nobody is current: an open
+/// obligation, one that waits if there is one.
+async fn newest(
+    tx: &Transaction<'_>,
+    job_id: JobId,
+    place: Option<Place>,
+) -> Result<Option<Row>, tokio_postgres::Error> {
+    let named = with_held(
+        "SELECT {held}, sprag.now_ms(NULL) FROM sprag.job j JOIN sprag.attempt a
+             ON a.job_id = j.job_id AND a.step_index = coalesce($2::integer, j.current_step)
+         WHERE j.job_id = $1 AND ($3::bigint IS NULL OR (a.branch = $3 AND a.turn = $4::integer))
+             AND ($2 IS NOT NULL OR j.is_graph = 0)
+         ORDER BY a.attempt_no DESC LIMIT 1",
+    );
+    let step_index = place.map(|place| signed(place.step_index));
+    let branch = place.map(|place| place.branch.cast_signed());
+    let turn = place.map(|place| signed(place.turn));
+    let found = tx.query_opt(&named, &[&job_id.uuid(), &step_index, &branch, &turn]).await?;
+    if found.is_some() || place.is_some() {
+        return Ok(found);
+    }
+    let open = with_held(include_str!("../../sql/postgres/any_obligation.sql"));
+    tx.query_opt(&open, &[&job_id.uuid()]).await
 }
 
 async fn write(
@@ -137,6 +148,7 @@ async fn write(
             &signed(key.attempt_no),
             &after.changes,
             &i32::from(dispatched),
+            &after.verdict.map(code),
         ],
     )
     .await?;

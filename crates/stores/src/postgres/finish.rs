@@ -6,6 +6,7 @@ use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, Follow
 use sprag_kernel::JobState;
 use sprag_kernel::machine::State;
 
+use super::graph;
 use super::legs::{attempts_now, ordinal};
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
@@ -20,7 +21,30 @@ pub(super) async fn finish(
     engine: EngineNo,
     writes: &[FinishWrite],
 ) -> Answer<Vec<FinishOutcome>> {
-    let slice = sorted(writes, |write| write.key);
+    let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
+    let all = sorted(writes, |write| write.key);
+    let (graphs, slice): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(_, write)| write.graph.is_some());
+    let mut is_any_done = graph::finish(pools, engine, graphs, &mut outcomes).await?;
+    if !slice.is_empty() {
+        is_any_done |= finish_slice(pools, engine, &slice, &mut outcomes).await?;
+    }
+    if !is_any_done && !writes.is_empty() {
+        pools.expect_alive(engine).await?;
+    }
+    if writes.iter().any(|write| write.repeats) {
+        tell_repeated(pools, engine, writes, &mut outcomes).await?;
+    }
+    Ok(outcomes)
+}
+
+/// The messages of sequences.
+async fn finish_slice(
+    pools: &Pools,
+    engine: EngineNo,
+    slice: &Slice<'_>,
+    outcomes: &mut [FinishOutcome],
+) -> Answer<bool> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
     let rows = pools
         .run(
@@ -35,32 +59,28 @@ pub(super) async fn finish(
                 &keys.attempt_no,
                 &keys.version,
                 &code(JobState::Cancelling),
-                &per_plan(&slice, |plan| follows(plan.follows)),
-                &per_plan(&slice, |plan| code(plan.step_to)),
-                &per_end(&slice, |plan| {
+                &per_plan(slice, |plan| follows(plan.follows)),
+                &per_plan(slice, |plan| code(plan.step_to)),
+                &per_end(slice, |plan| {
                     [plan.ledger, plan.ledger_closing].map(|l| l.get().cast_signed())
                 }),
-                &per_end(&slice, |plan| {
+                &per_end(slice, |plan| {
                     [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())
                 }),
-                &column(&slice, |write| write.enter_next),
+                &column(slice, |write| write.enter_next),
                 &AGEING_MS,
-                &per_plan(&slice, |plan| losses(plan.follows)),
-                &per_plan(&slice, |plan| delay(plan.follows)),
-                &per_end(&slice, |plan| [plan.job_open, plan.job_closed].map(code)),
-                &column(&slice, |write| write.open.changes.as_str()),
-                &column(&slice, |write| write.open.changes_closing.as_str()),
-                &column(&slice, |write| write.cancelling.changes.as_str()),
-                &column(&slice, |write| write.cancelling.changes_closing.as_str()),
-                &column(&slice, |write| write.cancelling.waiting_to.map(code)),
-                &column(&slice, |write| tasks(&write.tasks)),
+                &per_plan(slice, |plan| losses(plan.follows)),
+                &per_plan(slice, |plan| delay(plan.follows)),
+                &per_end(slice, |plan| [plan.job_open, plan.job_closed].map(code)),
+                &column(slice, |write| write.open.changes.as_str()),
+                &column(slice, |write| write.open.changes_closing.as_str()),
+                &column(slice, |write| write.cancelling.changes.as_str()),
+                &column(slice, |write| write.cancelling.changes_closing.as_str()),
+                &column(slice, |write| write.cancelling.waiting_to.map(code)),
+                &column(slice, |write| tasks(&write.tasks)),
             ],
         )
         .await?;
-    if rows.is_empty() && !writes.is_empty() {
-        pools.expect_alive(engine).await?;
-    }
-    let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
     for row in &rows {
         let (place, _) = slice[ordinal(get::<i32>(row, 0)?.into())];
         let job: JobState = state(row, 1)?;
@@ -71,10 +91,7 @@ pub(super) async fn finish(
             entered_next: get(row, 3)?,
         };
     }
-    if writes.iter().any(|write| write.repeats) {
-        tell_repeated(pools, engine, writes, &mut outcomes).await?;
-    }
-    Ok(outcomes)
+    Ok(!rows.is_empty())
 }
 
 /// Recognises writes that are committed already, and says what they had done.
@@ -95,7 +112,7 @@ async fn tell_repeated(
             let rows = pools.run(sql, &[&job_id, &next, &branch, &turn, &engine.0]).await?;
             if let Some(row) = rows.first() {
                 let (job, job_version) = (state(row, 0)?, unsigned_long(row, 1)?);
-                let entered_next = get(row, 2)?;
+                let entered_next = write.graph.is_none() && get(row, 2)?;
                 *outcome = FinishOutcome::Done { job, job_version, entered_next };
             }
         }
@@ -114,7 +131,7 @@ fn per_end<C>(slice: &Slice<'_>, values: impl Fn(&FinishPlan) -> [C; 2]) -> Vec<
 }
 
 /// Completion tasks as the statement takes them, one per line; nothing for the many jobs that have none.
-fn tasks(tasks: &[String]) -> Option<String> {
+pub(super) fn tasks(tasks: &[String]) -> Option<String> {
     (!tasks.is_empty()).then(|| tasks.join("\n"))
 }
 
@@ -124,19 +141,20 @@ fn follows(follows: FollowWrite) -> i16 {
         FollowWrite::Nothing => 0,
         FollowWrite::NextStep => 1,
         FollowWrite::NextAttempt { .. } => 2,
+        FollowWrite::Duty => unreachable!("a sequence has no duties"),
     }
 }
 
 fn losses(follows: FollowWrite) -> i32 {
     match follows {
         FollowWrite::NextAttempt { losses, .. } => signed(losses),
-        FollowWrite::Nothing | FollowWrite::NextStep => 0,
+        FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => 0,
     }
 }
 
 fn delay(follows: FollowWrite) -> i64 {
     match follows {
         FollowWrite::NextAttempt { delay_ms, .. } => span(delay_ms),
-        FollowWrite::Nothing | FollowWrite::NextStep => 0,
+        FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => 0,
     }
 }

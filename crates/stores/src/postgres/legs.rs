@@ -1,6 +1,6 @@
 //! The two legs up to the entry of Leg2: claim, the work of Leg1, messages that end attempts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::pools::Pools;
-use super::rows::{HELD_WIDTH, get, held, key, unsigned_long, with_held};
+use super::rows::{HELD_WIDTH, get, held, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
 use crate::repeat::{self, AttemptNow};
 
@@ -46,15 +46,9 @@ pub(super) async fn dispatch(
     writes: &[DispatchWrite],
 ) -> Answer<Vec<DispatchOutcome>> {
     let mut outcomes = vec![DispatchOutcome::Gone; writes.len()];
-    let mut left = sorted(writes, |write| write.key);
     let mut is_any_done = false;
-    while !left.is_empty() {
-        // A statement moves a job once; another attempt of the same job goes with the next one.
-        let mut jobs = HashSet::with_capacity(left.len());
-        let (now, later) =
-            left.into_iter().partition::<Vec<_>, _>(|(_, write)| jobs.insert(write.key.job_id));
-        is_any_done |= dispatch_slice(pools, engine, &now, &mut outcomes).await?;
-        left = later;
+    for wave in waves(sorted(writes, |write| write.key)) {
+        is_any_done |= dispatch_slice(pools, engine, &wave, &mut outcomes).await?;
     }
     if !is_any_done && !writes.is_empty() {
         pools.expect_alive(engine).await?;
@@ -63,9 +57,32 @@ pub(super) async fn dispatch(
         if writes.iter().any(|write| write.repeats) {
             tell_repeated(pools, writes, &mut outcomes).await?;
         }
-        tell_cancelling(pools, writes, &mut outcomes).await?;
+        tell_moved(pools, writes, &mut outcomes).await?;
     }
     Ok(outcomes)
+}
+
+type Wave<'a> = Vec<(usize, &'a DispatchWrite)>;
+
+/// One statement moves a job once. Attempts that leave it where it is go together; another one that moves
+/// it goes with the next statement.
+fn waves(writes: Wave<'_>) -> Vec<Wave<'_>> {
+    let mut waves: Vec<Wave<'_>> = Vec::new();
+    let mut left = writes;
+    while !left.is_empty() {
+        let mut jobs: HashMap<JobId, bool> = HashMap::with_capacity(left.len());
+        let (now, later) = left.into_iter().partition::<Wave<'_>, _>(|(_, write)| {
+            let stays = write.job_from == write.job_to;
+            if let Some(all_stay) = jobs.get(&write.key.job_id) {
+                return *all_stay && stays;
+            }
+            jobs.insert(write.key.job_id, stays);
+            true
+        });
+        waves.push(now);
+        left = later;
+    }
+    waves
 }
 
 async fn dispatch_slice(
@@ -75,9 +92,16 @@ async fn dispatch_slice(
     outcomes: &mut [DispatchOutcome],
 ) -> Answer<bool> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    // Keys are sorted, so attempts of one job are neighbours.
+    let shares_a_job = slice.windows(2).any(|two| two[0].1.key.job_id == two[1].1.key.job_id);
+    let statement = if shares_a_job {
+        include_str!("../../sql/postgres/dispatch_many.sql")
+    } else {
+        include_str!("../../sql/postgres/dispatch.sql")
+    };
     let rows = pools
         .run(
-            include_str!("../../sql/postgres/dispatch.sql"),
+            statement,
             &[
                 &engine.0,
                 &pools.test_now(),
@@ -97,7 +121,7 @@ async fn dispatch_slice(
                 &column(slice, |write| code(write.job_to)),
                 &column(slice, |write| write.ledger.get().cast_signed()),
                 &column(slice, |write| write.changes.as_str()),
-                &code(JobState::Cancelling),
+                &column(slice, |write| code(write.job_from)),
                 &column(slice, |write| write.claim_id.as_deref()),
             ],
         )
@@ -174,17 +198,29 @@ pub(super) async fn attempts_now<'a>(
 }
 
 /// Tells apart why a write was refused.
-async fn tell_cancelling(
+async fn tell_moved(
     pools: &Pools,
     writes: &[DispatchWrite],
     outcomes: &mut [DispatchOutcome],
 ) -> Answer<()> {
     let refused = || writes.iter().zip(&*outcomes).filter(|(_, o)| **o == DispatchOutcome::Gone);
-    let jobs: Vec<JobId> = refused().map(|(write, _)| write.key.job_id).collect();
-    let cancelling: HashSet<JobId> = self::cancelling(pools, &jobs).await?.into_iter().collect();
+    let jobs: Vec<Uuid> = refused().map(|(write, _)| write.key.job_id.uuid()).collect();
+    let sql =
+        "SELECT job_id, state, verdict IS NOT NULL FROM sprag.job WHERE job_id = ANY ($1::uuid[])";
+    let mut now: HashMap<JobId, (JobState, bool)> = HashMap::new();
+    for row in pools.run(sql, &[&jobs]).await? {
+        now.insert(JobId::from(get::<Uuid>(&row, 0)?), (state(&row, 1)?, get(&row, 2)?));
+    }
     for (write, outcome) in writes.iter().zip(outcomes) {
-        if *outcome == DispatchOutcome::Gone && cancelling.contains(&write.key.job_id) {
-            *outcome = DispatchOutcome::Cancelling;
+        if *outcome != DispatchOutcome::Gone {
+            continue;
+        }
+        match now.get(&write.key.job_id) {
+            Some((JobState::Cancelling, _) | (_, true)) => *outcome = DispatchOutcome::Ending,
+            Some((state, false)) if *state != write.job_from => {
+                *outcome = DispatchOutcome::Moved(*state);
+            }
+            Some(_) | None => {}
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ mod engines;
 mod failure;
 mod feed;
 mod finish;
+mod graph;
 mod inbox;
 mod legs;
 mod limited;
@@ -33,12 +34,13 @@ mod worker;
 
 use std::time::Duration;
 
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
+    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
+    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
+    Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -219,10 +221,14 @@ impl Store for PostgresStore {
         &self,
         engine: EngineNo,
         job_id: JobId,
-        step_index: Option<u32>,
+        place: Option<Place>,
         mut decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
-        amend::amend(&self.pools, engine, (job_id, step_index), &mut decide).await
+        amend::amend(&self.pools, engine, (job_id, place), &mut decide).await
+    }
+
+    async fn ends(&self, places: Vec<(JobId, Place)>) -> Answer<Vec<Option<Ended>>> {
+        read::ends(&self.pools, &places).await
     }
 
     async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {

@@ -1,21 +1,24 @@
 //! Reading: jobs, attempts, events, and the audit.
 
 use deadpool_postgres::Object;
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{
-    Answer, AttemptError, AttemptView, Check, EventView, JobFilter, JobView, Violation,
+    Answer, AttemptError, AttemptView, Check, Ended, EventView, JobFilter, JobView, Violation,
 };
 use sprag_kernel::machine::State;
 use tokio_postgres::{IsolationLevel, Row, Transaction};
 use uuid::Uuid;
 
 use super::failure::failed;
+use super::legs::ordinal;
 use super::pools::Pools;
 use super::rows::{
-    HELD_COLUMNS, HELD_WIDTH, attempt_row, facts, get, job_row, key, state, time, unsigned_long,
+    HELD_COLUMNS, HELD_WIDTH, attempt_row, facts, get, job_row, key, state, time, unsigned,
+    unsigned_long,
 };
-use super::slice::code;
+use super::slice::{code, signed};
 use crate::audit::{self, CHECKS};
+use crate::countdowns::{self, Spot};
 
 fn job_view(row: &Row) -> Answer<JobView> {
     let key = key(row)?;
@@ -100,7 +103,7 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         is_paused: get(row, HELD_WIDTH + 10)?,
         timer_at: time(row, HELD_WIDTH + 4)?,
         output: get(row, HELD_WIDTH + 5)?,
-        error: attempt_error(get(row, HELD_WIDTH - 1)?, get(row, HELD_WIDTH + 6)?),
+        error: attempt_error(get(row, 41)?, get(row, HELD_WIDTH + 6)?),
         sent_at: time(row, HELD_WIDTH + 7)?,
         acked_at: time(row, HELD_WIDTH + 8)?,
         updated_at: unsigned_long(row, HELD_WIDTH + 9)?,
@@ -144,6 +147,7 @@ pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
         checks.push(Check { name: (*name).to_owned(), violations });
     }
     checks.push(replay(&tx).await?);
+    checks.push(countdowns(&tx).await?);
     Ok(checks)
 }
 
@@ -151,6 +155,22 @@ fn violation(row: &Row) -> Answer<Violation> {
     // A count over many jobs names none, and a NULL without a type is not a uuid to Postgres.
     let job_id = row.try_get::<_, Option<Uuid>>(0).ok().flatten().map(JobId::from);
     Ok(Violation { job_id, detail: get(row, 1)? })
+}
+
+/// What is parked waits for as many as are not over.
+async fn countdowns(tx: &Transaction<'_>) -> Answer<Check> {
+    let rows = tx.query(countdowns::SQL, &[]).await.map_err(|error| failed(&error))?;
+    let spot = |row: &Row| -> Answer<Spot> {
+        let (step_index, turn) = (unsigned(row, 2)?, unsigned(row, 4)?);
+        Ok(Spot {
+            job_id: JobId::from(get::<Uuid>(row, 0)?),
+            definition: get(row, 1)?,
+            place: Place { step_index, branch: get::<i64>(row, 3)?.cast_unsigned(), turn },
+            countdown: unsigned(row, 5)?,
+            is_over: get::<i32>(row, 6)? == 1,
+        })
+    };
+    Ok(countdowns::check(&rows.iter().map(spot).collect::<Answer<Vec<_>>>()?))
 }
 
 /// The events of every job, folded, must end in the state of its row.
@@ -171,4 +191,25 @@ async fn replay(tx: &Transaction<'_>) -> Answer<Check> {
 pub(super) async fn count_open(pools: &Pools) -> Answer<u64> {
     let counts = super::upkeep::counts(pools).await?;
     Ok(counts.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, jobs)| jobs).sum())
+}
+
+/// How activities have ended, each the newest attempt at its place.
+pub(super) async fn ends(pools: &Pools, places: &[(JobId, Place)]) -> Answer<Vec<Option<Ended>>> {
+    let job_id: Vec<Uuid> = places.iter().map(|(job_id, _)| job_id.uuid()).collect();
+    let step_index: Vec<i32> = places.iter().map(|(_, place)| signed(place.step_index)).collect();
+    let branch: Vec<i64> = places.iter().map(|(_, place)| place.branch.cast_signed()).collect();
+    let turn: Vec<i32> = places.iter().map(|(_, place)| signed(place.turn)).collect();
+    let sql = include_str!("../../sql/postgres/ends.sql");
+    // On the engine's own connections: their settings look rows up one by one, and nothing is stale.
+    let rows = pools.run(sql, &[&job_id, &step_index, &branch, &turn]).await?;
+    let mut ends = vec![None; places.len()];
+    for row in &rows {
+        let ended = Ended {
+            state: state(row, 1)?,
+            output: get(row, 2)?,
+            error: attempt_error(get(row, 3)?, get(row, 4)?),
+        };
+        ends[ordinal(get(row, 0)?)] = Some(ended).filter(|ended| ended.state.is_terminal());
+    }
+    Ok(ends)
 }

@@ -24,9 +24,10 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.state, j.version, j.semaphore, j.current_step, j.steps, j.attempts_total, \
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
-    j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code";
+    j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
+    j.is_graph, j.verdict, a.item, a.output";
 /// The number of those columns: where a statement's own ones begin.
-pub(super) const HELD_WIDTH: usize = 42;
+pub(super) const HELD_WIDTH: usize = 46;
 
 /// A statement with the columns of `held` filled in.
 pub(super) fn with_held(sql: &str) -> String {
@@ -51,7 +52,7 @@ pub(super) async fn held(pools: &Pools, rows: &[Row]) -> Answer<Vec<Held>> {
     }
     let later: Vec<Uuid> = all
         .iter()
-        .filter(|held| held.key.step_index > 0)
+        .filter(|held| held.key.step_index > 0 && !held.job.is_graph)
         .map(|held| held.key.job_id.uuid())
         .collect();
     if !later.is_empty() {
@@ -68,7 +69,7 @@ pub(super) fn add_inputs(all: &mut [Held], rows: &[Row]) -> Answer<()> {
         let job_id = JobId::from(get::<Uuid>(row, 0)?);
         outputs.entry(job_id).or_default().push((unsigned(row, 1)?, get(row, 2)?));
     }
-    for held in all {
+    for held in all.iter_mut().filter(|held| !held.job.is_graph) {
         let before = outputs.get(&held.key.job_id).into_iter().flatten();
         held.inputs = before.filter(|(step, _)| *step < held.key.step_index).cloned().collect();
     }
@@ -85,6 +86,8 @@ pub(super) fn held_row(row: &Row) -> Answer<Held> {
         job: job_row(row)?,
         facts: Arc::new(facts),
         inputs: Vec::new(),
+        item: get(row, 44)?,
+        output: get(row, 45)?,
         damage,
         exhausted: false,
     })
@@ -134,6 +137,8 @@ pub(super) fn job_row(row: &Row) -> Answer<JobRow> {
         current_step: unsigned(row, 20)?,
         steps: unsigned(row, 21)?,
         attempts_total: unsigned(row, 22)?,
+        is_graph: get::<i16>(row, 42)? == 1,
+        verdict: get::<Option<i16>>(row, 43)?.map(state_of).transpose()?,
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sprag_engine::ids::{EngineNo, JobId};
-use sprag_engine::store::{Answer, NewJob, NewStep, StoreError, Submitted};
+use sprag_engine::store::{Answer, Begins, NewJob, NewStep, StoreError, Submitted};
 use sprag_kernel::decide::submit::{Known, Submit, submit as decide};
 use sprag_kernel::keys::{Hash, Mode};
 use sprag_kernel::{Code, JobState, Refusal};
@@ -15,7 +15,7 @@ use super::failure::failed;
 use super::limited;
 use super::pools::{Params, Pools};
 use super::rows::{get, hash, state};
-use super::slice::signed;
+use super::slice::{signed, span};
 use crate::{AGEING_MS, MAX_PROTOCOLS};
 
 pub(super) async fn put_protocol(pools: &Pools, id: &str, definition: &str) -> Answer<()> {
@@ -187,7 +187,8 @@ impl Beginnings {
         let shapes = self.shapes.iter().enumerate();
         shapes
             .flat_map(|(shape, (protocol_id, steps))| {
-                let steps = steps.iter().enumerate();
+                let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
+                let steps = steps.iter().enumerate().filter(born);
                 steps.map(move |(n, step)| (small(shape), protocol_id.as_str(), small(n), step))
             })
             .collect()
@@ -249,8 +250,21 @@ pub(super) async fn insert(
                 &steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
                 &steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
                 &(slot == Slot::Held),
+                &column!(job => signed(job.initial())),
+                &column!(job => i16::from(job.is_graph)),
+                &steps.iter().map(|(.., step)| begins(step.begins)).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., s)| signed(s.begins.countdown())).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| span(step.delay_ms)).collect::<Vec<_>>(),
             ],
         )
         .await?;
     rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
+}
+
+/// What a statement calls the beginning of a row: 1 if it is activated, 0 if it waits for others.
+pub(super) fn begins(begins: Begins) -> i16 {
+    match begins {
+        Begins::Ready => 1,
+        Begins::Parked(_) | Begins::Dormant | Begins::Unborn => 0,
+    }
 }

@@ -2,7 +2,7 @@
 
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, Timer, ending_code};
 use sprag_kernel::OutboxState;
 use sprag_kernel::Refusal;
@@ -18,10 +18,10 @@ use crate::AGEING_MS;
 pub(super) fn amend<T>(
     tx: &Tx<'_>,
     engine: EngineNo,
-    (job_id, step_index): (JobId, Option<u32>),
+    (job_id, place): (JobId, Option<Place>),
     decide: &mut Decide<T>,
 ) -> Answer<Option<Result<T, Refusal>>> {
-    let Some(before) = newest(tx, job_id, step_index)? else { return Ok(None) };
+    let Some(before) = newest(tx, job_id, place)? else { return Ok(None) };
     match decide(&before, tx.now.cast_unsigned()) {
         Err(refusal) => Ok(Some(Err(refusal))),
         Ok((None, answer)) => Ok(Some(Ok(answer))),
@@ -33,16 +33,33 @@ pub(super) fn amend<T>(
     }
 }
 
-/// The newest attempt of the current step, or of the step named.
-fn newest(tx: &Tx<'_>, job_id: JobId, step_index: Option<u32>) -> Answer<Option<Held>> {
-    let sql = format!(
+/// The newest attempt of the current step, or at the place named. In a graph nobody is current: an open
+/// obligation, one that waits if there is one.
+fn newest(tx: &Tx<'_>, job_id: JobId, place: Option<Place>) -> Answer<Option<Held>> {
+    let named = format!(
         "SELECT {HELD_COLUMNS} FROM job j JOIN attempt a ON a.job_id = j.job_id
              AND a.step_index = coalesce(?2, j.current_step)
-         WHERE j.job_id = ?1 ORDER BY a.attempt_no DESC LIMIT 1"
+         WHERE j.job_id = ?1 AND (?3 IS NULL OR (a.branch = ?3 AND a.turn = ?4))
+             AND (?2 IS NOT NULL OR NOT j.is_graph)
+         ORDER BY a.attempt_no DESC LIMIT 1"
     );
-    let found =
-        tx.all(&sql, params![job_id.as_bytes(), step_index], |row| held(tx.connection, row))?;
-    Ok(found.into_iter().next())
+    let (step_index, branch, turn) = match place {
+        Some(Place { step_index, branch, turn }) => {
+            (Some(step_index), Some(branch.cast_signed()), Some(turn))
+        }
+        None => (None, None, None),
+    };
+    let job = job_id.as_bytes();
+    let read = |row: &rusqlite::Row<'_>| held(tx.connection, row);
+    let found = tx.all(&named, params![job, step_index, branch, turn], read)?;
+    if let Some(found) = found.into_iter().next() {
+        return Ok(Some(found));
+    }
+    if place.is_some() {
+        return Ok(None);
+    }
+    let open = include_str!("../../sql/sqlite/any_obligation.sql").replace("{held}", HELD_COLUMNS);
+    Ok(tx.all(&open, params![job], read)?.into_iter().next())
 }
 
 fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<()> {
@@ -52,7 +69,7 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
     crash_point("amend.after_attempt");
     tx.execute(
         "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
-                 attempts_total = attempts_total + ?5
+                 attempts_total = attempts_total + ?5, verdict = coalesce(?6, verdict)
              WHERE job_id = ?1",
         params![
             before.key.job_id.as_bytes(),
@@ -60,6 +77,7 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
             !after.changes.is_empty(),
             tx.now,
             before.attempt.outbox.is_none() && after.attempt.outbox.is_some(),
+            after.verdict.map(State::code),
         ],
     )?;
     crash_point("amend.after_job");

@@ -13,6 +13,7 @@ use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
+use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
 use super::upkeep::{is_any_paused, is_paused};
 use super::writer::Tx;
@@ -109,9 +110,10 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     if done != GONE {
         return Ok(done);
     }
-    match job_state(tx, key.job_id)? {
+    match job_now(tx, key)? {
         None => return Ok(GONE),
-        Some(JobState::Cancelling) => return Ok(DispatchOutcome::Cancelling),
+        Some(job) if job.is_ending() => return Ok(DispatchOutcome::Ending),
+        Some(job) if job.state != write.job_from => return Ok(DispatchOutcome::Moved(job.state)),
         Some(_) => {}
     }
     let lease_end = tx.now + i64::try_from(write.lease_ms).unwrap_or(i64::MAX / 2);
@@ -283,28 +285,38 @@ pub(super) fn finish(
     writes.iter().map(|write| finish_one(tx, engine, write)).collect()
 }
 
-/// The job as Step 2 finds it.
-struct JobNow {
-    state: JobState,
-    version: u64,
-    semaphore: Semaphore,
+/// The job as Leg1 and Step 2 find it.
+pub(super) struct JobNow {
+    pub(super) state: JobState,
+    pub(super) verdict: Option<JobState>,
+    pub(super) version: u64,
+    pub(super) semaphore: Semaphore,
+}
+
+impl JobNow {
+    /// Whether nothing may start any more.
+    pub(super) fn is_ending(&self) -> bool {
+        self.state == JobState::Cancelling || self.verdict.is_some()
+    }
 }
 
 fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
-    let found: Option<(u8, u64, u32)> = tx.find(
-        "SELECT state, version, semaphore FROM job WHERE job_id = ?1",
+    let found: Option<(u8, Option<u8>, u64, u32)> = tx.find(
+        "SELECT state, verdict, version, semaphore FROM job WHERE job_id = ?1",
         [key.job_id.as_bytes()],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
     )?;
-    found
-        .map(|(code, version, semaphore)| {
-            Ok(JobNow { state: state(code)?, version, semaphore: Semaphore::new(semaphore) })
-        })
-        .transpose()
+    let Some((code, verdict, version, semaphore)) = found else { return Ok(None) };
+    let verdict = verdict.map(state).transpose()?;
+    let semaphore = Semaphore::new(semaphore);
+    Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore }))
 }
 
 fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
     let Some(job) = job_now(tx, &write.key)? else { return Ok(FinishOutcome::Gone) };
+    if let Some(graph) = &write.graph {
+        return graph::finish(tx, write, graph, &job);
+    }
     let cancelling = job.state == JobState::Cancelling;
     let plan = if cancelling { &write.cancelling } else { &write.open };
     let children = u32::from(plan.follows != FollowWrite::Nothing);
@@ -357,6 +369,7 @@ fn insert_finish_op(
     let (follows, due, losses) = match plan.follows {
         FollowWrite::Nothing => (0, None, 0),
         FollowWrite::NextStep => (1, None, 0),
+        FollowWrite::Duty => unreachable!("a sequence has no duties"),
         FollowWrite::NextAttempt { delay_ms, losses } => {
             (2, Some(tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2)), losses)
         }
@@ -399,7 +412,7 @@ fn insert_finish_op(
 }
 
 /// Completion tasks as the statement takes them; nothing for the many jobs that have none.
-fn tasks(tasks: &[String]) -> Option<String> {
+pub(super) fn tasks(tasks: &[String]) -> Option<String> {
     let text = || serde_json::to_string(tasks).expect("a list of text is JSON");
     (!tasks.is_empty()).then(text)
 }

@@ -10,6 +10,7 @@ mod amend;
 mod clock;
 mod engines;
 mod feed;
+mod graph;
 mod inbox;
 mod legs;
 mod open;
@@ -28,12 +29,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob,
-    Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
+    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
+    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
+    Worked,
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
@@ -259,10 +261,14 @@ impl Store for SqliteStore {
         &self,
         engine: EngineNo,
         job_id: JobId,
-        step_index: Option<u32>,
+        place: Option<Place>,
         mut decide: Decide<T>,
     ) -> Answer<Option<Result<T, Refusal>>> {
-        self.writer.run(move |tx| amend::amend(tx, engine, (job_id, step_index), &mut decide)).await
+        self.writer.run(move |tx| amend::amend(tx, engine, (job_id, place), &mut decide)).await
+    }
+
+    async fn ends(&self, places: Vec<(JobId, Place)>) -> Answer<Vec<Option<Ended>>> {
+        self.readers.run(move |tx| read::ends(tx, &places)).await
     }
 
     async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {

@@ -1,20 +1,27 @@
 //! Reading: jobs, attempts, events, and the audit.
 
 use rusqlite::{Row, params};
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{
-    Answer, AttemptError, AttemptView, Check, EventView, JobFilter, JobView, Violation,
+    Answer, AttemptError, AttemptView, Check, Ended, EventView, JobFilter, JobView, Violation,
 };
 use sprag_kernel::machine::State;
 
-use super::rows::{HELD_COLUMNS, attempt_row, failed, job_facts, job_row, key};
+use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_row, key, state};
 use super::writer::Tx;
 use crate::audit::{self, CHECKS};
+use crate::countdowns::{self, Spot};
 
 fn job_view(row: &Row<'_>) -> Answer<JobView> {
     let key = key(row)?;
     let view = |row: &Row<'_>| -> rusqlite::Result<_> {
-        Ok((row.get(42)?, row.get(43)?, row.get(44)?, row.get(45)?, row.get(46)?))
+        Ok((
+            row.get(HELD_WIDTH)?,
+            row.get(HELD_WIDTH + 1)?,
+            row.get(HELD_WIDTH + 2)?,
+            row.get(HELD_WIDTH + 3)?,
+            row.get(HELD_WIDTH + 4)?,
+        ))
     };
     let (code, message, created_at, updated_at, completed_at) =
         view(row).map_err(|error| failed(&error))?;
@@ -84,22 +91,43 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
             Ok(AttemptView {
                 key,
                 row: attempt,
-                step_id: row.get(42)?,
-                service: row.get(43)?,
-                owner: row.get::<_, Option<i64>>(44)?.map(EngineNo),
-                is_ready: row.get::<_, Option<i64>>(45)?.is_some(),
-                is_paused: row.get(52)?,
-                timer_at: row.get(46)?,
-                output: row.get(47)?,
-                error: attempt_error(row.get(41)?, row.get(48)?),
-                sent_at: row.get(49)?,
-                acked_at: row.get(50)?,
-                updated_at: row.get(51)?,
-                progress: row.get(53)?,
+                step_id: row.get(HELD_WIDTH)?,
+                service: row.get(HELD_WIDTH + 1)?,
+                owner: row.get::<_, Option<i64>>(HELD_WIDTH + 2)?.map(EngineNo),
+                is_ready: row.get::<_, Option<i64>>(HELD_WIDTH + 3)?.is_some(),
+                is_paused: row.get(HELD_WIDTH + 10)?,
+                timer_at: row.get(HELD_WIDTH + 4)?,
+                output: row.get(HELD_WIDTH + 5)?,
+                error: attempt_error(row.get(41)?, row.get(HELD_WIDTH + 6)?),
+                sent_at: row.get(HELD_WIDTH + 7)?,
+                acked_at: row.get(HELD_WIDTH + 8)?,
+                updated_at: row.get(HELD_WIDTH + 9)?,
+                progress: row.get(HELD_WIDTH + 11)?,
             })
         };
         view().map_err(|error| failed(&error))
     })
+}
+
+/// How activities have ended, each the newest attempt at its place.
+pub(super) fn ends(tx: &Tx<'_>, places: &[(JobId, Place)]) -> Answer<Vec<Option<Ended>>> {
+    places.iter().map(|(job_id, place)| end(tx, *job_id, *place)).collect()
+}
+
+fn end(tx: &Tx<'_>, job_id: JobId, place: Place) -> Answer<Option<Ended>> {
+    let found = tx.all(
+        "SELECT state, output, error_code, error_message FROM attempt
+         WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4
+         ORDER BY attempt_no DESC LIMIT 1",
+        params![job_id.as_bytes(), place.step_index, place.branch.cast_signed(), place.turn],
+        |row| {
+            let code: u8 = row.get(0).map_err(|error| failed(&error))?;
+            let text = |column| row.get(column).map_err(|error| failed(&error));
+            let error = attempt_error(text(2)?, text(3)?);
+            Ok(Ended { state: state(code)?, output: text(1)?, error })
+        },
+    )?;
+    Ok(found.into_iter().next().filter(|ended| ended.state.is_terminal()))
 }
 
 pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
@@ -134,7 +162,26 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
         checks.push(Check { name: (*name).to_owned(), violations });
     }
     checks.push(replay(tx)?);
+    checks.push(countdowns(tx)?);
     Ok(checks)
+}
+
+/// What is parked waits for as many as are not over.
+fn countdowns(tx: &Tx<'_>) -> Answer<Check> {
+    let spots = tx.all(countdowns::SQL, [], |row| {
+        let read = || -> rusqlite::Result<Spot> {
+            let (step_index, turn) = (row.get(2)?, row.get(4)?);
+            Ok(Spot {
+                job_id: JobId::from_bytes(row.get(0)?),
+                definition: row.get(1)?,
+                place: Place { step_index, branch: row.get::<_, i64>(3)?.cast_unsigned(), turn },
+                countdown: row.get(5)?,
+                is_over: row.get(6)?,
+            })
+        };
+        read().map_err(|error| failed(&error))
+    })?;
+    Ok(countdowns::check(&spots))
 }
 
 /// The events of every job, folded, must end in the state of its row.

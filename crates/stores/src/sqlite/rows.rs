@@ -35,19 +35,26 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.state, j.version, j.semaphore, j.current_step, j.steps, j.attempts_total, \
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
-    j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code";
+    j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
+    j.is_graph, j.verdict, a.item, a.output";
+/// The number of those columns: where a statement's own ones begin.
+pub(super) const HELD_WIDTH: usize = 46;
 
 /// Reads a row of [`HELD_COLUMNS`], and the outputs of the steps before it.
 pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
     let key = key(row)?;
-    let inputs = inputs(connection, &key)?;
+    let job = job_row(row)?;
+    // What a node of a graph can see is asked for by name.
+    let inputs = if job.is_graph { Vec::new() } else { inputs(connection, &key)? };
     let (facts, damage) = job_facts(row, key.job_id);
     Ok(Held {
         key,
         attempt: attempt_row(row, &key)?,
-        job: job_row(row)?,
+        job,
         facts: Arc::new(facts),
         inputs,
+        item: read(|| row.get(44))?,
+        output: read(|| row.get(45))?,
         damage,
         exhausted: false,
     })
@@ -123,6 +130,8 @@ pub(super) fn job_row(row: &Row<'_>) -> Answer<JobRow> {
         current_step: read(|| row.get(20))?,
         steps: read(|| row.get(21))?,
         attempts_total: read(|| row.get(22))?,
+        is_graph: read(|| row.get(42))?,
+        verdict: read(|| row.get::<_, Option<u8>>(43))?.map(state).transpose()?,
     })
 }
 

@@ -3,7 +3,7 @@
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
-use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
+use sprag_engine::store::{Answer, Begins, NewJob, NewStep, StoreError, Submitted};
 use sprag_kernel::decide::submit::{Known, Slots, Submit, submit as decide};
 use sprag_kernel::keys::{DedupKey, Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
@@ -130,10 +130,13 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
             facts.input_ref,
             facts.output_ref,
             facts.payload,
+            job.initial(),
+            job.is_graph,
         ],
     )?;
     crash_point("submit.after_job");
-    for (index, step) in job.steps.iter().enumerate() {
+    let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
+    for (index, step) in job.steps.iter().enumerate().filter(born) {
         let first = Activation::of(tx, engine, job, (index, may_enter));
         tx.execute(
             include_str!("../../sql/sqlite/insert_attempt.sql"),
@@ -149,6 +152,8 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
                 step.step_id,
                 step.step_type,
                 step.service,
+                step.begins.countdown(),
+                i64::try_from(step.delay_ms).unwrap_or(i64::MAX / 2),
             ],
         )?;
     }
@@ -157,8 +162,8 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
     tx.execute(sql, params![facts.job_id.as_bytes(), tx.now]).map(|_| ())
 }
 
-/// How the first attempt of a step begins: only step 0 is activated, and it is entered, ready or
-/// waiting for its time.
+/// How the first attempt of a step begins: if it is activated, it is entered, ready or waiting for its
+/// time.
 struct Activation {
     ledger: ActivityLedger,
     owner: Option<i64>,
@@ -170,17 +175,20 @@ impl Activation {
     fn of(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, (index, may_enter): (usize, bool)) -> Self {
         let mut this =
             Self { ledger: ActivityLedger::FRESH, owner: None, ready_at: None, timer_at: None };
-        let due = job.not_before.map(|due| i64::try_from(due).unwrap_or(i64::MAX));
-        if index > 0 {
+        let step = &job.steps[index];
+        if step.begins != Begins::Ready {
             return this;
         }
+        let not_before = job.not_before.map(|due| i64::try_from(due).unwrap_or(i64::MAX));
+        let delay = i64::try_from(step.delay_ms).unwrap_or(i64::MAX / 2);
+        let due = not_before.max((delay > 0).then_some(tx.now + delay));
         if let Some(due) = due.filter(|due| *due > tx.now) {
             this.timer_at = Some(due);
         } else if may_enter {
             this.ledger = this.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
             this.owner = Some(engine.0);
         } else {
-            let priority = i64::from(job.facts.priority + job.steps[0].priority);
+            let priority = i64::from(job.facts.priority + step.priority);
             this.ready_at = Some(tx.now - priority * AGEING_MS);
         }
         this

@@ -1,0 +1,152 @@
+//! What the end of a node opens and counts down.
+//!
+//! A follower that waits for this node alone is activated; one that waits for several is parked, and counted
+//! down. An opener inserts the rows of its scope, branch by branch, and the closer, parked for as many ends
+//! as there are branches. The node that ends a branch counts down the closer and, if only so many branches
+//! may be open at a time, the branch that waits for this one.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sprag_kernel::{Code, Refusal, StepState};
+
+use super::{Fan, Graph, Kind, ScopeKind, place};
+use crate::ids::Place;
+use crate::store::{Begins, Duties, NewRow, NewStep};
+
+/// The end of an attempt, as its followers see it.
+pub struct End<'a> {
+    /// Where.
+    pub place: Place,
+    /// How.
+    pub state: StepState,
+    /// JSON text of what it produced.
+    pub output: Option<&'a str>,
+    /// The job's priority, which its rows inherit.
+    pub priority: i32,
+}
+
+impl Graph {
+    /// The steps of a job, as it is born with them.
+    pub fn new_steps(&self) -> Arc<[NewStep]> {
+        let step = |index: u32| {
+            let node = self.node(index);
+            let is_born = self.scopes[0].nodes.contains(&index);
+            NewStep {
+                step_id: node.step_id.clone(),
+                step_type: node.step_type.clone(),
+                service: node.service.clone(),
+                priority: node.priority,
+                delay_ms: node.delay_ms,
+                begins: if is_born { self.begins(index) } else { Begins::Unborn },
+            }
+        };
+        (0..u32::try_from(self.nodes.len()).expect("steps are limited")).map(step).collect()
+    }
+
+    /// How a node begins when its scope is opened.
+    fn begins(&self, index: u32) -> Begins {
+        match u32::try_from(self.node(index).needs.len()).expect("steps are limited") {
+            0 => Begins::Ready,
+            1 => Begins::Dormant,
+            several => Begins::Parked(several),
+        }
+    }
+
+    /// What the end of a node owes to others.
+    pub fn duties(&self, end: &End<'_>, steps: &Arc<[NewStep]>) -> Result<Duties, Refusal> {
+        let Place { step_index, branch, turn } = end.place;
+        let mut duties = Duties { steps: steps.clone(), ..Duties::default() };
+        let node = self.node(step_index);
+        if let Kind::Fan(fan) = &node.kind {
+            self.open_branches(fan, end, &mut duties)?;
+            return Ok(duties);
+        }
+        for follower in &node.followers {
+            let place = Place { step_index: *follower, branch, turn };
+            match self.begins(*follower) {
+                Begins::Dormant => duties.activates.push(place),
+                Begins::Parked(_) => duties.counts_down.push(place),
+                Begins::Ready | Begins::Unborn => unreachable!("a follower waits for somebody"),
+            }
+        }
+        if let ScopeKind::Branches { fan, gather, end: last } = self.scopes[node.scope].kind
+            && last == step_index
+        {
+            let closer = Place { step_index: gather, branch: place::around(branch, 1), turn };
+            duties.counts_down.push(closer);
+            self.let_in(fan, end.place, &mut duties);
+        }
+        Ok(duties)
+    }
+
+    /// Opens the branches of a fan-out and parks its closer. A fan-out that was skipped or has failed has
+    /// none, and its closer ends as it did.
+    fn open_branches(&self, fan: &Fan, end: &End<'_>, duties: &mut Duties) -> Result<(), Refusal> {
+        let ScopeKind::Branches { gather, .. } = self.scopes[fan.scope].kind else {
+            unreachable!("a fan-out opens branches")
+        };
+        let items = match end.state {
+            StepState::Succeeded => items(end.output)?,
+            StepState::Pending
+            | StepState::Dispatching
+            | StepState::AwaitingAck
+            | StepState::InProgress
+            | StepState::FailedRetry
+            | StepState::FailedFinal
+            | StepState::Cancelled
+            | StepState::Skipped => Vec::new(),
+        };
+        let count = u32::try_from(items.len()).expect("items are limited");
+        for (index, item) in (0_u32..).zip(items) {
+            let waits = fan.max_parallel.is_some_and(|most| index >= most);
+            for step_index in &self.scopes[fan.scope].nodes {
+                let branch = place::branch(end.place.branch, index);
+                let begins = match self.begins(*step_index) {
+                    Begins::Ready if waits => Begins::Parked(1),
+                    begins => begins,
+                };
+                duties.inserts.push(NewRow {
+                    place: Place { step_index: *step_index, branch, turn: end.place.turn },
+                    item: Some(item.to_string()),
+                    begins,
+                    priority: end.priority + self.node(*step_index).priority,
+                });
+            }
+        }
+        duties.inserts.push(NewRow {
+            place: Place { step_index: gather, ..end.place },
+            item: None,
+            begins: if count == 0 { Begins::Ready } else { Begins::Parked(count) },
+            priority: end.priority,
+        });
+        Ok(())
+    }
+
+    /// The branch that waits for this one to end. If there is none behind it, nobody is counted down.
+    fn let_in(&self, fan: u32, at: Place, duties: &mut Duties) {
+        let Kind::Fan(fan) = &self.node(fan).kind else { unreachable!("branches have a fan-out") };
+        let (Some(most), Some(index)) = (fan.max_parallel, place::index(at.branch)) else { return };
+        let next = index.saturating_add(most);
+        if next >= super::MAX_ITEMS {
+            return;
+        }
+        let branch = place::branch(place::around(at.branch, 1), next);
+        for step_index in &self.scopes[fan.scope].nodes {
+            if self.begins(*step_index) == Begins::Ready {
+                let place = Place { step_index: *step_index, branch, turn: at.turn };
+                duties.lets_in.push(place);
+            }
+        }
+    }
+}
+
+/// The items that an opener has left as its output.
+fn items(output: Option<&str>) -> Result<Vec<Value>, Refusal> {
+    let unreadable =
+        || Refusal::new(Code::ExpressionFailed).with("reason", "the items cannot be read");
+    match serde_json::from_str(output.unwrap_or("null")) {
+        Ok(Value::Array(items)) => Ok(items),
+        Ok(_) | Err(_) => Err(unreadable()),
+    }
+}

@@ -1,0 +1,153 @@
+//! What a node can see when its activation is taken up: which rows it looks at, and what they mean to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use sprag_kernel::StepState;
+
+use super::{Graph, Kind, Node, ScopeKind, place};
+use crate::expression::{Expression, Sight};
+use crate::ids::Place;
+use crate::store::{AttemptError, Ended, Held};
+
+/// The code of a step that was skipped because one before it has failed.
+const PREDECESSOR_FAILED: &str = "PREDECESSOR_FAILED";
+
+/// What becomes of an activation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// It runs.
+    Run,
+    /// It is skipped: by its condition, or because of what came before it.
+    Skip(Option<AttemptError>),
+    /// Its condition has no value; the reason.
+    Fail(String),
+}
+
+impl Graph {
+    /// Where a node's rows are, seen from a row of another node: in its own branch, or in one around it.
+    fn place_of(&self, node: u32, from: Place) -> Place {
+        let (here, there) = (self.scope_of(from.step_index), self.scope_of(node));
+        let levels = here.depth.saturating_sub(there.depth);
+        let turn = if there.in_cycle { from.turn } else { 0 };
+        Place { step_index: node, branch: place::around(from.branch, levels), turn }
+    }
+
+    /// The nodes whose outputs a worker is handed. Of what is around a fan-out a branch is handed nothing:
+    /// a list that is handed to each of its items would cost its square.
+    pub fn inputs(&self, index: u32) -> impl Iterator<Item = u32> {
+        let depth = self.scope_of(index).depth;
+        let sees = self.node(index).sees.iter().copied();
+        sees.filter(move |seen| self.scope_of(*seen).depth == depth)
+            .filter(|seen| self.node(*seen).publishes.is_some())
+    }
+
+    /// The rows that must be looked at before a node can run.
+    pub fn wanted(&self, from: Place) -> Vec<Place> {
+        let node = self.node(from.step_index);
+        let mut wanted: BTreeSet<u32> = self.inputs(from.step_index).collect();
+        wanted.extend(&node.needs);
+        if let Kind::Gather { fan } = node.kind {
+            wanted.insert(fan);
+        }
+        let expressions = [node.when.as_ref(), node.expression()];
+        for name in expressions.into_iter().flatten().flat_map(|e| &e.names().steps) {
+            wanted.extend(self.publisher(node, name));
+        }
+        wanted.into_iter().map(|seen| self.place_of(seen, from)).collect()
+    }
+
+    /// The node that a step's name means to another.
+    fn publisher(&self, node: &Node, name: &str) -> Option<u32> {
+        let named = |seen: &&u32| self.node(**seen).publishes.as_deref() == Some(name);
+        node.sees.iter().find(named).copied()
+    }
+
+    /// What becomes of an activation, from the ends of what it wanted to look at.
+    pub fn finding(&self, held: &Held, ends: &BTreeMap<u32, Ended>) -> Finding {
+        let node = self.node(held.key.step_index);
+        let before = match node.kind {
+            Kind::Gather { fan } => vec![fan],
+            _ => node.needs.clone(),
+        };
+        let before = || before.iter().filter_map(|need| ends.get(need));
+        if let Some(failed) = before().find(|end| has_failed(end)) {
+            let reason = failed.error.as_ref().map_or("", |error| error.message.as_str());
+            return Finding::Skip(Some(AttemptError {
+                code: PREDECESSOR_FAILED.to_owned(),
+                message: format!("a step before this one has failed: {reason}"),
+            }));
+        }
+        let is_skipped = |end: &Ended| end.state == StepState::Skipped;
+        if matches!(node.kind, Kind::Gather { .. }) && before().any(is_skipped) {
+            return Finding::Skip(None);
+        }
+        let Some(when) = &node.when else { return Finding::Run };
+        match when.holds(&self.sight(held)) {
+            Ok(true) => Finding::Run,
+            Ok(false) => Finding::Skip(None),
+            Err(reason) => Finding::Fail(format!("when: {reason}")),
+        }
+    }
+
+    /// What the expressions of a node see. The held attempt has the outputs that were wanted.
+    pub fn sight(&self, held: &Held) -> Sight {
+        let node = self.node(held.key.step_index);
+        let scope = self.scope_of(held.key.step_index);
+        let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+        let names = [node.when.as_ref(), node.expression()];
+        let steps = names.into_iter().flatten().flat_map(|expression| &expression.names().steps);
+        let output = |name: &String| {
+            let index = self.publisher(node, name)?;
+            let found = held.inputs.iter().find(|(seen, _)| *seen == index);
+            Some((name.clone(), found.map_or(Value::Null, |(_, text)| json(text))))
+        };
+        Sight {
+            input: json(&held.facts.payload),
+            steps: steps.filter_map(output).collect(),
+            item: held.item.as_deref().map(json),
+            index: place::index(held.key.branch),
+            turn: scope.in_cycle.then_some(held.key.turn),
+        }
+    }
+
+    /// The rows of the branches that a closer gathers, in the order of the items.
+    pub fn gathered(&self, gather: Place, count: u32) -> Vec<Place> {
+        let Kind::Gather { fan } = self.node(gather.step_index).kind else {
+            unreachable!("only a closer of a fan-out gathers")
+        };
+        let Kind::Fan(fan) = &self.node(fan).kind else { unreachable!("its opener is a fan-out") };
+        let ScopeKind::Branches { end, .. } = self.scopes[fan.scope].kind else {
+            unreachable!("a fan-out opens branches")
+        };
+        let branch = |index| place::branch(gather.branch, index);
+        let at = |index| Place { step_index: end, branch: branch(index), turn: gather.turn };
+        (0..count).map(at).collect()
+    }
+}
+
+impl Node {
+    /// The expression that its work asks for.
+    pub fn expression(&self) -> Option<&Expression> {
+        match &self.kind {
+            Kind::Fan(fan) => Some(&fan.items),
+            Kind::Job(_, input) => Some(input),
+            Kind::Http(_, body) => body.as_ref(),
+            Kind::Work
+            | Kind::Gather { .. }
+            | Kind::Begin { .. }
+            | Kind::Loop(_)
+            | Kind::Join
+            | Kind::Wait(_)
+            | Kind::Sleep
+            | Kind::Exec(_) => None,
+        }
+    }
+}
+
+/// Whether an end means that its followers have nothing to go on: it failed, or was skipped for that reason.
+pub fn has_failed(end: &Ended) -> bool {
+    let skipped_for_it = |error: &AttemptError| error.code == PREDECESSOR_FAILED;
+    end.state == StepState::FailedFinal
+        || (end.state == StepState::Skipped && end.error.as_ref().is_some_and(skipped_for_it))
+}

@@ -1,0 +1,129 @@
+//! Sight: an activation of a graph looks at what came before it. What it is handed, and whether it runs, is
+//! skipped or fails, is found in one read per group; conditions are evaluated beside the heart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sprag_kernel::Code;
+
+use super::phase::Refused;
+use super::{Done, Heart, Seeing};
+use crate::engine::Pinned;
+use crate::graph::sight::Finding;
+use crate::ids::{AttemptKey, JobId, Place};
+use crate::plan;
+use crate::store::{Answer, AttemptError, Ended, Held, Store, StoreError};
+
+/// What a group has found: each activation with its inputs, and what becomes of it.
+pub(super) type Found = Vec<(Seeing, Finding)>;
+
+impl<S: Store> Heart<S> {
+    /// Looks at what the claimed activations of graphs want to see.
+    pub(super) fn look_around(&mut self) {
+        let Some(group) = self.sights.next_group() else { return };
+        let pinned: Vec<Arc<Pinned>> =
+            group.iter().map(|seeing| self.pinned(&seeing.held)).collect();
+        let store = self.store.clone();
+        self.calls.spawn(async move {
+            let answer = found(store.as_ref(), group.clone(), pinned).await;
+            Done::Seen(group, answer)
+        });
+    }
+
+    pub(super) fn seen(
+        &mut self,
+        group: Vec<Seeing>,
+        answer: Answer<Found>,
+    ) -> Result<(), StoreError> {
+        let found = match answer {
+            Ok(found) => found,
+            Err(StoreError::Fenced) => return Err(StoreError::Fenced),
+            Err(error @ StoreError::Unavailable(_)) => {
+                self.sights.again(group);
+                return self.heard(Err::<(), _>(error)).map(|_| ());
+            }
+            Err(StoreError::Poison(reason)) => {
+                if let Refused::Culprit(Seeing { held, pull }) = self.sights.refused(group) {
+                    self.vacate(&held, pull);
+                    self.fail_activation_for(held.key, Code::MessagePoison, reason);
+                }
+                return Ok(());
+            }
+            Err(StoreError::Refused(refusal)) => {
+                if let Refused::Culprit(Seeing { held, pull }) = self.sights.refused(group) {
+                    self.vacate(&held, pull);
+                    self.fail_activation_for(held.key, Code::MessagePoison, refusal.to_string());
+                }
+                return Ok(());
+            }
+        };
+        self.sights.done();
+        for (Seeing { held, pull }, finding) in found {
+            match finding {
+                Finding::Run => self.dispatch_for(held, pull),
+                Finding::Skip(error) => {
+                    self.vacate(&held, pull);
+                    self.skip_activation(held.key, error);
+                }
+                Finding::Fail(reason) => {
+                    self.vacate(&held, pull);
+                    self.fail_activation_for(held.key, Code::ExpressionFailed, reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An activation that is not to run: Leg1 ends it as skipped.
+    fn skip_activation(&mut self, key: AttemptKey, error: Option<AttemptError>) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let decide = Box::new(move |held: &Held, _now| plan::skip_in_leg1(held, error.clone()));
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
+            Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
+    }
+}
+
+/// Reads what a group wants to see, each row once, and lets each decide.
+async fn found<S: Store>(store: &S, group: Vec<Seeing>, pinned: Vec<Arc<Pinned>>) -> Answer<Found> {
+    let wanted: Vec<Vec<Place>> = group
+        .iter()
+        .zip(&pinned)
+        .map(|(seeing, pinned)| pinned.graph.wanted(seeing.held.key.place()))
+        .collect();
+    let rows: BTreeSet<(JobId, Place)> = group
+        .iter()
+        .zip(&wanted)
+        .flat_map(|(seeing, places)| places.iter().map(|place| (seeing.held.key.job_id, *place)))
+        .collect();
+    let rows: Vec<(JobId, Place)> = rows.into_iter().collect();
+    let ends = if rows.is_empty() { Vec::new() } else { store.ends(rows.clone()).await? };
+    let ends: BTreeMap<(JobId, Place), Ended> =
+        rows.into_iter().zip(ends).filter_map(|(row, end)| Some((row, end?))).collect();
+    let decide = move || {
+        let each = group.into_iter().zip(wanted).zip(pinned);
+        each.map(|((seeing, wanted), pinned)| decided(seeing, &wanted, &pinned, &ends)).collect()
+    };
+    tokio::task::spawn_blocking(decide)
+        .await
+        .map_err(|error| StoreError::Poison(format!("an expression ended its task: {error}")))
+}
+
+fn decided(
+    mut seeing: Seeing,
+    wanted: &[Place],
+    pinned: &Pinned,
+    ends: &BTreeMap<(JobId, Place), Ended>,
+) -> (Seeing, Finding) {
+    let mut seen = BTreeMap::new();
+    let held = &mut seeing.held;
+    for place in wanted {
+        if let Some(end) = ends.get(&(held.key.job_id, *place)) {
+            held.inputs.extend(end.output.clone().map(|output| (place.step_index, output)));
+            seen.insert(place.step_index, end.clone());
+        }
+    }
+    let finding = pinned.graph.finding(held, &seen);
+    (seeing, finding)
+}

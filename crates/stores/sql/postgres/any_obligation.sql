@@ -1,0 +1,10 @@
+-- An open obligation of a graph, one that waits if there is one, and the oldest row if there is none at all.
+SELECT {held}, sprag.now_ms(NULL) FROM sprag.job j JOIN sprag.attempt a ON a.job_id = j.job_id
+WHERE j.job_id = $1::uuid
+ORDER BY CASE
+    WHEN a.ending IS NULL AND a.state IN (0, 5) AND a.owner IS NULL
+        AND (a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.countdown > 0) THEN 0
+    WHEN a.ending IS NULL AND a.state IN (1, 2, 3) THEN 1
+    WHEN a.owner IS NOT NULL THEN 2 ELSE 3 END,
+    a.step_index, a.branch, a.turn, a.attempt_no
+LIMIT 1

@@ -1,0 +1,90 @@
+//! The part of the audit that needs the graph: every parked row waits for as many others as are not over.
+//! A store hands in the rows of graphs that go on; what each waits for is taken from its protocol.
+
+use std::collections::HashMap;
+
+use sprag_engine::graph::{Graph, Kind, ScopeKind, place};
+use sprag_engine::ids::{JobId, Place};
+use sprag_engine::protocol::Protocol;
+use sprag_engine::store::{Check, Violation};
+
+pub(crate) const NAME: &str = "25_countdown_is_not_the_unfinished_predecessors";
+pub(crate) const SQL: &str =
+    include_str!("../sql/audit/25_countdown_is_not_the_unfinished_predecessors.sql");
+
+/// One place of a graph.
+pub(crate) struct Spot {
+    pub(crate) job_id: JobId,
+    pub(crate) definition: String,
+    pub(crate) place: Place,
+    pub(crate) countdown: u32,
+    pub(crate) is_over: bool,
+}
+
+/// The places of one job, and whether each is over.
+type Places = HashMap<Place, bool>;
+
+pub(crate) fn check(spots: &[Spot]) -> Check {
+    let mut graphs: HashMap<&str, Option<Graph>> = HashMap::new();
+    let mut jobs: HashMap<JobId, Places> = HashMap::new();
+    for spot in spots {
+        let compile = || Protocol::read(&spot.definition).and_then(|read| read.graph()).ok();
+        graphs.entry(&spot.definition).or_insert_with(compile);
+        jobs.entry(spot.job_id).or_default().insert(spot.place, spot.is_over);
+    }
+    let wrong = spots.iter().filter_map(|spot| {
+        let expected = match &graphs[spot.definition.as_str()] {
+            Some(graph) if spot.countdown > 0 => unfinished(graph, spot.place, &jobs[&spot.job_id]),
+            // A place that waits for nobody any more was counted down by all of them.
+            Some(_) => return None,
+            None => return Some(violation(spot, "a protocol that cannot be read")),
+        };
+        let told = format!("{expected} before it are not over");
+        (expected != spot.countdown).then(|| violation(spot, &told))
+    });
+    Check { name: NAME.to_owned(), violations: wrong.collect() }
+}
+
+fn violation(spot: &Spot, why: &str) -> Violation {
+    let Place { step_index, branch, .. } = spot.place;
+    let (branch, countdown) = (place::show(branch), spot.countdown);
+    let detail = format!("step {step_index}, branch {branch:?}, countdown {countdown}: {why}");
+    Violation { job_id: Some(spot.job_id), detail }
+}
+
+/// How many of those that a parked row waits for are not over.
+fn unfinished(graph: &Graph, at: Place, places: &Places) -> u32 {
+    let node = graph.node(at.step_index);
+    let is_open = |place: Place| u32::from(!places.get(&place).copied().unwrap_or(false));
+    if let Kind::Gather { fan } = node.kind {
+        let end = end_of(graph, fan);
+        let is_branch = |place: &&Place| {
+            let around = place::around(place.branch, 1);
+            place.step_index == end && around == at.branch && place.turn == at.turn
+        };
+        return places.keys().filter(is_branch).map(|place| is_open(*place)).sum();
+    }
+    if node.needs.is_empty() {
+        return ahead_in_line(graph, at).map_or(0, is_open);
+    }
+    node.needs.iter().map(|need| is_open(Place { step_index: *need, ..at })).sum()
+}
+
+/// The end of the branch whose room the first nodes of this one wait for.
+fn ahead_in_line(graph: &Graph, at: Place) -> Option<Place> {
+    let ScopeKind::Branches { fan, end, .. } = graph.scope_of(at.step_index).kind else {
+        return None;
+    };
+    let Kind::Fan(opener) = &graph.node(fan).kind else { return None };
+    let index = place::index(at.branch)?.checked_sub(opener.max_parallel?)?;
+    let branch = place::branch(place::around(at.branch, 1), index);
+    Some(Place { step_index: end, branch, turn: at.turn })
+}
+
+fn end_of(graph: &Graph, fan: u32) -> u32 {
+    let Kind::Fan(opener) = &graph.node(fan).kind else { unreachable!("it opens branches") };
+    match graph.scopes()[opener.scope].kind {
+        ScopeKind::Branches { end, .. } | ScopeKind::Turns { end, .. } => end,
+        ScopeKind::Job => unreachable!("nobody opens the job"),
+    }
+}
