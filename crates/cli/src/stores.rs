@@ -2,8 +2,9 @@
 
 use std::future::Future;
 
+use sprag_engine::batch::output::{self, OutputItem};
 use sprag_engine::control;
-use sprag_engine::ids::{EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
@@ -95,6 +96,16 @@ impl Looking {
     /// All attempts of a job.
     pub fn attempts(&self, job_id: JobId) -> Result<Vec<AttemptView>, Refusal> {
         self.wait(self.store.attempts(job_id))
+    }
+
+    /// Items of the ordered output of a batch.
+    pub fn batch_output(
+        &self,
+        key: &AttemptKey,
+        from_seq: u64,
+        limit: usize,
+    ) -> Result<Vec<OutputItem>, Refusal> {
+        self.wait(output::page(&self.store, key.into(), from_seq, limit))
     }
 
     /// The history of a job.

@@ -1,6 +1,7 @@
 //! The engine as its user sees it: build it, submit to it, stop it.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use sprag_kernel::{Code, JobState, Refusal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome};
 use crate::bus::{Bus, listen};
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::control;
@@ -25,6 +27,9 @@ use crate::registry::Registry;
 use crate::retention::Sweeper;
 use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
 use crate::worker::Runner;
+
+/// How many batches of one service run at a time: a short one need not wait for a long one.
+pub const BATCHES: usize = 4;
 
 /// How an engine behaves.
 #[derive(Clone, Debug)]
@@ -45,6 +50,8 @@ pub struct EngineConfig {
     pub poll: Duration,
     /// What workspaces begin with; opaque to the engine, which never opens them.
     pub workspace_root: String,
+    /// Where batch steps find files of items and put files of output; without it they have neither.
+    pub files: Option<PathBuf>,
     /// How long a finished job is kept; for ever if nothing is said.
     pub retention: Option<Duration>,
     /// How long the dedup key of a deleted job is kept; for ever if nothing is said.
@@ -66,6 +73,7 @@ impl Default for EngineConfig {
             takeover: Duration::from_secs(10),
             poll: Duration::from_millis(500),
             workspace_root: "workspace".to_owned(),
+            files: None,
             retention: None,
             dedup_retention: None,
             sweep: Duration::from_secs(10),
@@ -123,6 +131,23 @@ impl<S: Store> EngineBuilder<S> {
         handler: impl Into<Runner<S::Work>>,
     ) -> Self {
         self.services.insert(name.to_owned(), Service::new(handler.into(), slots));
+        self
+    }
+
+    /// With what computes the items of batch steps of a service, on so many threads for each of at most
+    /// [`BATCHES`] batches at a time.
+    #[must_use]
+    pub fn batch_service(
+        mut self,
+        name: &str,
+        threads: usize,
+        handler: impl Fn(Item, &ItemContext<'_>) -> Result<ItemOutcome, ItemFailure>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let handler = BatchHandler::new(threads, handler);
+        self.services.insert(name.to_owned(), Service::of_batches(handler, BATCHES));
         self
     }
 

@@ -65,7 +65,12 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
         EndingKind::Cancel => "was cancelled before it started",
         EndingKind::Skip => "was skipped: its condition is false",
     };
-    format!("{name}: {how}{why}, {}.", ago(attempt.updated_at, now))
+    // What a failed attempt leaves is what was seen of it, such as the snapshot of a batch.
+    let seen = match (ending.kind, &attempt.output) {
+        (EndingKind::Success, _) | (_, None) => String::new(),
+        (_, Some(output)) => format!(" It left: {output}"),
+    };
+    format!("{name}: {how}{why}, {}.{seen}", ago(attempt.updated_at, now))
 }
 
 fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {

@@ -1,5 +1,6 @@
 //! The heart: exactly-once jobs over a store.
 
+pub mod batch;
 pub mod bus;
 pub mod callback;
 pub mod context;

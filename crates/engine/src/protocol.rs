@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sprag_kernel::retry::{Backoff, Millis, RetryPolicy};
 use sprag_kernel::{Code, Refusal};
 
+use crate::batch::keys::Batch;
 use crate::duration;
 use crate::graph::keys::{Child, Exec, Http, OnFailure, Repeat, Wait};
 use crate::graph::{Graph, MAX_ITEMS, MAX_TURNS, RESERVED};
@@ -86,6 +87,9 @@ pub struct Step {
     /// An HTTP request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// Many items in one step, for a batch service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
     /// When to try again.
     #[serde(default)]
     pub retry: Retry,
@@ -268,6 +272,12 @@ impl Step {
     }
 
     fn check_limits(&self, place: &str) -> Result<(), Refusal> {
+        if let Some((key, reason)) = self.batch.as_ref().and_then(Batch::fault) {
+            return Err(invalid(&format!("{place}.{key}"), reason));
+        }
+        if self.batch.is_some() && self.service.is_empty() {
+            return Err(invalid(&format!("{place}.batch"), "has no service".to_owned()));
+        }
         let turns = self.repeat.as_ref().map(|repeat| repeat.max);
         for (field, given, most) in [
             ("max_items", self.max_items, MAX_ITEMS),

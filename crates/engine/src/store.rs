@@ -17,6 +17,7 @@ use sprag_kernel::keys::{Hash, Mode, Route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
+use crate::batch::store::Batches;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::upkeep::Upkeep;
@@ -575,7 +576,7 @@ impl From<StoreError> for Refusal {
 pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
-pub trait Store: Upkeep {
+pub trait Store: Upkeep + Batches {
     /// What a transactional handler hands over: a closure over what this store's transaction is. It may
     /// run more than once, if a transaction has to be repeated; at most one of those runs is committed.
     type Work: Clone + Send + Sync + 'static;

@@ -317,6 +317,9 @@ codes! {
     SinkFailed = "SINK_FAILED", Unavailable, 500,
         "the sink refused or panicked while it wrote the batch that begins at the seq named",
         "mend the sink, then resume at the cursor; the batch may be written in part";
+    BatchItemsFailed = "BATCH_ITEMS_FAILED", Rejected, 422,
+        "more items of the batch failed than its policy bears; the outcomes of all of them are kept",
+        "read the reasons in the journal of the batch, mend the items, then run the job again";
     SeqStall = "STALL", Corrupt, 500,
         "nothing is in flight or can be dispatched, yet the seq at the cursor has no outcome",
         "stop and read the snapshot; this is a bug in the runtime";

@@ -44,6 +44,7 @@ pub struct Context<'a> {
 pub(crate) trait Run: Sync {
     fn beat(&self, seq: u64, lease: Lease) -> bool;
     fn told(&self) -> Signal;
+    fn break_ledger(&self, seq: u64, lease: Lease);
 }
 
 impl Context<'_> {
@@ -65,6 +66,13 @@ impl Context<'_> {
     /// Whether the run is stopping or being cancelled. Long work may return early with any failure.
     pub fn should_end(&self) -> bool {
         self.run.told() != Signal::Go
+    }
+
+    /// Gives this seq an outcome behind the back of its worker, so that the worker's own is an illegal
+    /// transition: a defect, for tests of what a caller makes of it.
+    #[doc(hidden)]
+    pub fn break_ledger(&self) {
+        self.run.break_ledger(self.seq, self.lease);
     }
 }
 
@@ -304,6 +312,11 @@ where
 
     fn told(&self) -> Signal {
         self.signal()
+    }
+
+    fn break_ledger(&self, seq: u64, lease: Lease) {
+        // If the lease is gone there is nothing to break.
+        let _ = self.ledger.finish(seq, lease, Ended::Skip);
     }
 }
 

@@ -4,6 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sprag_engine::batch::store::{
+    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+};
 use sprag_engine::directive::Failure;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
@@ -16,6 +19,7 @@ use sprag_engine::store::{
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
+use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
@@ -292,6 +296,34 @@ impl Store for AnyStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         ask!(self.audit())
+    }
+}
+
+impl Batches for AnyStore {
+    async fn open_batch(
+        &self,
+        engine: EngineNo,
+        key: AttemptKey,
+        lease_id: LeaseId,
+    ) -> Answer<Option<BatchPoint>> {
+        ask!(self.open_batch(engine, key, lease_id))
+    }
+
+    async fn commit_batch(&self, engine: EngineNo, write: BatchWrite) -> Answer<BatchOutcome> {
+        ask!(self.commit_batch(engine, write))
+    }
+
+    async fn batch(&self, place: BatchPlace) -> Answer<Option<BatchView>> {
+        ask!(self.batch(place))
+    }
+
+    async fn batch_journal(
+        &self,
+        place: BatchPlace,
+        from_seq: u64,
+        limit: u32,
+    ) -> Answer<Vec<JournalRow>> {
+        ask!(self.batch_journal(place, from_seq, limit))
     }
 }
 

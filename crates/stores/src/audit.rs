@@ -35,6 +35,8 @@ checks! {
     "22_completion_task_of_an_open_job",
     "23_retired_key_with_a_job",
     "24_parked_but_claimable",
+    "25_batch_cursor_is_not_its_journal",
+    "26_batch_journal_with_gaps",
 }
 
 /// The name of the check that folds events.

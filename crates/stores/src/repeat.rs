@@ -1,6 +1,7 @@
 //! Writes that are repeated because the outcome of the first was lost. A guard that does not hold may mean
 //! that somebody else was first, or that this very write is committed already; the row tells which.
 
+use sprag_engine::batch::store::{BatchView, BatchWrite};
 use sprag_engine::store::{DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishWrite};
 use sprag_kernel::GuidLedger;
 use sprag_kernel::decide::rows::LeaseId;
@@ -36,6 +37,12 @@ pub(crate) fn ended(now: Option<AttemptNow>, write: &EndWrite) -> EndOutcome {
             && now.content.as_ref() == content
     };
     if now.is_some_and(is_mine) { EndOutcome::Entered { version } } else { EndOutcome::Stale }
+}
+
+/// Only the attempt whose fence the row has can have moved the cursor to where this write moves it.
+pub(crate) fn batched(now: &BatchView, write: &BatchWrite) -> bool {
+    (now.attempt_no, now.lease_id) == (write.key.attempt_no, write.lease_id)
+        && now.point == write.to
 }
 
 /// Only the owner of a message finishes it, so version and digit tell.

@@ -28,6 +28,8 @@ enum JobCommand {
     Explain(OneArgs),
     /// Show the history of a job.
     Events(OneArgs),
+    /// Write the ordered output of a batch step, one line of JSON for each item that succeeded.
+    Output(OutputArgs),
     /// Ask a job to stop. On a SQLite file no engine may be running.
     Cancel(OneArgs),
     /// Run a job that ended badly again, as a new job. On a SQLite file no engine may be running.
@@ -60,6 +62,17 @@ struct OneArgs {
     /// The store: sqlite:FILE or postgres://...
     #[arg(long, value_name = "URL")]
     store: String,
+}
+
+#[derive(Debug, Args)]
+struct OutputArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// The step.
+    step_id: String,
+    /// Begin at this item.
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    from: u64,
 }
 
 #[derive(Debug, Args)]
@@ -134,6 +147,7 @@ pub fn run(args: &JobArgs, output: &mut Output) -> Result<(), Failure> {
         JobCommand::Show(args) => show(args, output),
         JobCommand::Explain(args) => explanation(args, output),
         JobCommand::Events(args) => events(args, output),
+        JobCommand::Output(args) => batch_output(args, output),
         JobCommand::Cancel(args) => cancel(args, output),
         JobCommand::Rerun(args) => rerun(args, output),
     }
@@ -327,6 +341,28 @@ fn events(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
         event_lines(event, output)?;
     }
     Ok(())
+}
+
+/// Items of the output that are read at a time.
+const OUTPUT_PAGE: usize = 1_000;
+
+fn batch_output(args: &OutputArgs, output: &mut Output) -> Result<(), Failure> {
+    let store = Looking::open(&args.one.store)?;
+    let (_, attempts) = find(&store, &args.one.job_id)?;
+    let unknown = || Refusal::new(Code::StepUnknown).with("step_id", args.step_id.clone());
+    let step = attempts.iter().find(|attempt| attempt.step_id == args.step_id);
+    let key = step.ok_or_else(unknown)?.key;
+    let mut next = args.from;
+    loop {
+        let page = store.batch_output(&key, next, OUTPUT_PAGE)?;
+        for line in page.iter().filter_map(|item| item.output.as_ref()) {
+            output.line(line)?;
+        }
+        next += page.len() as u64;
+        if page.len() < OUTPUT_PAGE {
+            return Ok(());
+        }
+    }
 }
 
 fn event_lines(event: &EventView, output: &mut Output) -> Result<(), Failure> {

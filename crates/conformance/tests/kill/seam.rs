@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use sprag_engine::batch::store::{
+    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+};
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
@@ -14,6 +17,7 @@ use sprag_engine::store::{
 };
 use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
 use sprag_kernel::Refusal;
+use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 
 /// A store whose callers can die right before and right after each write.
@@ -27,6 +31,34 @@ macro_rules! around {
         crash_point(concat!("seam.", stringify!($call), ".after"));
         answer
     }};
+}
+
+impl<S: Store> Batches for Seam<S> {
+    async fn open_batch(
+        &self,
+        engine: EngineNo,
+        key: AttemptKey,
+        lease_id: LeaseId,
+    ) -> Answer<Option<BatchPoint>> {
+        around!(self.open_batch(engine, key, lease_id))
+    }
+
+    async fn commit_batch(&self, engine: EngineNo, write: BatchWrite) -> Answer<BatchOutcome> {
+        around!(self.commit_batch(engine, write))
+    }
+
+    async fn batch(&self, place: BatchPlace) -> Answer<Option<BatchView>> {
+        self.0.batch(place).await
+    }
+
+    async fn batch_journal(
+        &self,
+        place: BatchPlace,
+        from_seq: u64,
+        limit: u32,
+    ) -> Answer<Vec<JournalRow>> {
+        self.0.batch_journal(place, from_seq, limit).await
+    }
 }
 
 impl<S: Store> Store for Seam<S> {

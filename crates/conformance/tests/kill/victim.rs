@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_conformance::bus::{Faults, TestBus};
+use sprag_engine::batch::ItemOutcome;
+use sprag_engine::batch::keys::Batch;
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
 use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
@@ -108,6 +110,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .step("first", "work")
         .step("outside", "outside")
         .step("published", "published")
+        .step("items", "items")
         .step("last", "work");
     let graph = format!("protocol_id: graph.v{life}\nrequest_types: [GRAPH]\nsteps:{GRAPH}");
     let mut graph = Protocol::read(&graph).unwrap();
@@ -121,6 +124,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         outside.timeouts.ack = Some(100);
         outside.timeouts.lease = Some(100);
     }
+    protocol.steps[3].batch = Some(Batch::of("[0, 1, 2, 3, 4, 5, 6, 7]"));
     let handler =
         TransactionalHandler::new(|input: serde_json::Value, directive, context| async move {
             let n = input["n"].as_u64().unwrap_or_default();
@@ -149,6 +153,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let builder = builder.hook_for_all("told", hook);
     let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
     let builder = builder.service("work", 2, handler).bus(&["published"], bus);
+    let builder = builder.batch_service("items", 1, |item, _| Ok(ItemOutcome::Success(item.value)));
     let engine = Arc::new(builder.start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();

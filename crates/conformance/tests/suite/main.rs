@@ -8,6 +8,7 @@ mod model;
 mod play;
 mod world;
 
+mod batch;
 mod bus;
 mod cases;
 mod clock;

@@ -14,6 +14,7 @@ use super::keys::OnFailure;
 use super::{
     CONTROL, DEFAULT_ITEMS, EXEC, Fan, Graph, HTTP, Kind, Loop, MAX_DEPTH, Node, Scope, ScopeKind,
 };
+use crate::batch::keys::{Batch, BatchPlan, ItemsPlan, Out};
 use crate::expression::{Expression, Shape};
 use crate::protocol::{Protocol, Step, invalid};
 
@@ -134,9 +135,30 @@ impl Builder {
             policy: step.policy(),
             timeout: step.timeouts.step,
             priority: step.priority,
+            batch: step.batch.as_ref().map(|batch| self.batch(batch, around)).transpose()?,
             ..control(&step.step_id, kind, around)
         };
         Ok(self.add(node))
+    }
+
+    fn batch(&self, batch: &Batch, around: &Around<'_>) -> Result<BatchPlan, Refusal> {
+        let items = match (&batch.items, &batch.file) {
+            (Some(items), _) => {
+                let items = self.expression(items, "batch.items", around)?;
+                expect_shape(&items, Shape::List, around.place, "batch.items")?;
+                ItemsPlan::List(items)
+            }
+            (None, file) => {
+                let file = file.as_deref().unwrap_or_default();
+                ItemsPlan::File(self.expression(file, "batch.file", around)?)
+            }
+        };
+        let out_file = match &batch.out {
+            Some(Out::File(path)) => Some(self.expression(path, "batch.out.file", around)?),
+            Some(Out::Table) | None => None,
+        };
+        let tolerated = batch.on_failure.unwrap_or_default().tolerated();
+        Ok(BatchPlan { items, tolerated, out_file, threads: batch.threads, retries: batch.retries })
     }
 
     fn fan_out(&mut self, step: &Step, around: &Around<'_>) -> Result<Ends, Refusal> {
@@ -313,6 +335,7 @@ fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
         needs: Vec::new(),
         followers: Vec::new(),
         sees: around.sees.to_vec(),
+        batch: None,
         when: None,
         delay_ms: 0,
         policy: RetryPolicy::default(),

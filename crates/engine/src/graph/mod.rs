@@ -21,6 +21,7 @@ mod tests;
 
 use sprag_kernel::retry::{Millis, RetryPolicy};
 
+use crate::batch::keys::BatchPlan;
 use crate::expression::Expression;
 use keys::{Child, Exec, Http, OnFailure, Wait};
 
@@ -71,6 +72,8 @@ pub struct Node {
     pub followers: Vec<u32>,
     /// The nodes whose output it can read: what is over when it begins, here and in the scopes around it.
     pub sees: Vec<u32>,
+    /// Its items, if it is a batch.
+    pub batch: Option<BatchPlan>,
     /// It is skipped unless this holds.
     pub when: Option<Expression>,
     /// From its activation to the time it is due.

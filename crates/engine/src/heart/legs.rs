@@ -8,12 +8,11 @@ use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::{Code, Refusal, State, StepState};
 use tokio::time::{Instant, timeout};
 
-use super::control;
 use super::phase::Refused;
 use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
 use crate::crash::crash_point;
-use crate::directive::{Directive, Failure};
+use crate::directive::Failure;
 use crate::engine::Pinned;
 use crate::graph::duties::End;
 use crate::ids::AttemptKey;
@@ -23,27 +22,7 @@ use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
     HandOff, Held, Store, StoreError,
 };
-use crate::worker::{Context, Returned, Runner, StopReason};
-
-/// What an attempt runs.
-enum Task<S: Store> {
-    /// A handler of this engine.
-    Handler(Runner<S::Work>, Box<Directive>),
-    /// A control node.
-    Control(Arc<S>, Arc<Pinned>, Box<Held>),
-}
-
-impl<S: Store> Task<S> {
-    async fn run(self, context: Context) -> Result<Returned<S::Work>, Failure> {
-        match self {
-            Self::Handler(runner, directive) => runner.run(*directive, context).await,
-            Self::Control(store, pinned, held) => {
-                let output = control::run(store, pinned, *held).await?;
-                Ok(Returned { output, work: None })
-            }
-        }
-    }
-}
+use crate::worker::{Context, Returned, StopReason};
 
 impl Finishing {
     /// The end of the attempt, as it is if nothing follows in its place.
@@ -169,7 +148,7 @@ impl<S: Store> Heart<S> {
     fn hand_off(&self, held: &Held) -> HandOff {
         match self.services.get(&self.service_of(held)).map(|service| &service.doer) {
             Some(Doer::Bus(_)) => HandOff::Outbox,
-            Some(Doer::Handler(_) | Doer::Control) | None => HandOff::InProcess,
+            Some(Doer::Handler(_) | Doer::Batch(_) | Doer::Control) | None => HandOff::InProcess,
         }
     }
 
@@ -187,33 +166,25 @@ impl<S: Store> Heart<S> {
         crash_point("heart.before_handler");
         let pinned = self.pinned(&held);
         let index = held.key.step_index as usize;
-        let task = match &self.services[&pinned.steps[index].service].doer {
-            Doer::Handler(runner) => {
-                let directive = Directive::of(&held, &pinned.graph, &self.config.workspace_root);
-                Task::Handler(runner.clone(), Box::new(directive))
-            }
-            Doer::Control => {
-                Task::Control(self.store.clone(), pinned.clone(), Box::new(held.clone()))
-            }
-            Doer::Bus(_) => unreachable!("a directive for a bus goes through the outbox"),
-        };
+        let doer = self.services[&pinned.steps[index].service].doer.clone();
         let (context, ends) = Context::new(self.stopping.map(|_| StopReason::Shutdown));
         let (key, ops) = (held.key, self.ops.clone());
         let limit = pinned.graph.nodes()[index].timeout;
+        let limit = limit.map_or(Duration::MAX, Duration::from_millis);
+        let answer = self.answer(&held, &pinned, doer, context);
         let now = Instant::now();
         self.running.insert(key, Running { held, ends, started_at: now, renewed_at: now });
         tokio::spawn(async move {
-            let mut answer = std::pin::pin!(task.run(context));
-            let limit = limit.map_or(Duration::MAX, Duration::from_millis);
-            let result = if let Ok(result) = timeout(limit, &mut answer).await {
-                result
+            let mut answer = std::pin::pin!(answer);
+            let answer = if let Ok(answer) = timeout(limit, &mut answer).await {
+                answer
             } else {
                 // The heart may have stopped at its deadline.
                 let _ = ops.send(Op::TimedOut { key });
                 answer.await
             };
             // If the heart is gone, another engine takes the attempt up.
-            let _ = ops.send(Op::Returned { key, result });
+            let _ = ops.send(answer);
         });
     }
 
@@ -252,7 +223,7 @@ impl<S: Store> Heart<S> {
         self.report(held, report, None, Some(error));
     }
 
-    fn report(
+    pub(super) fn report(
         &mut self,
         held: Held,
         report: Report,

@@ -9,6 +9,7 @@
 //! guards make a repeat harmless. If the store refused a row the next group is half as large, until the
 //! culprit stands alone; that one ends, the others go on.
 
+mod batch;
 mod callbacks;
 mod control;
 mod inbox;
@@ -34,6 +35,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::batch::BatchHandler;
+use crate::batch::run::BatchEnd;
 use crate::bus::{Bus, MAX_PUBLISHING};
 use crate::callback::Claim;
 use crate::context::{Ends, StopReason};
@@ -64,6 +67,8 @@ pub(crate) enum Op<W> {
     Submit { job: NewJob, reply: Reply },
     /// A handler has returned.
     Returned { key: AttemptKey, result: Result<Returned<W>, Failure> },
+    /// A batch has ended.
+    Batched { key: AttemptKey, end: BatchEnd },
     /// A handler's time is over.
     TimedOut { key: AttemptKey },
     /// A transport has taken a directive, or has not.
@@ -105,6 +110,10 @@ impl<W> Service<W> {
         Self { doer: Doer::Control, free: control::SLOTS.cast_signed() }
     }
 
+    pub(crate) fn of_batches(handler: BatchHandler, slots: usize) -> Self {
+        Self { doer: Doer::Batch(handler), free: isize::try_from(slots).unwrap_or(isize::MAX) }
+    }
+
     pub(crate) fn bus(bus: Arc<dyn Bus>) -> Self {
         Self { doer: Doer::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
     }
@@ -114,10 +123,24 @@ impl<W> Service<W> {
 enum Doer<W> {
     /// A handler in this process.
     Handler(Runner<W>),
+    /// A handler in this process, item by item.
+    Batch(BatchHandler),
     /// Workers behind a bus.
     Bus(Arc<dyn Bus>),
     /// The engine itself.
     Control,
+}
+
+// By hand: what it hands over need not be cloned with it.
+impl<W> Clone for Doer<W> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Handler(runner) => Self::Handler(runner.clone()),
+            Self::Batch(handler) => Self::Batch(handler.clone()),
+            Self::Bus(bus) => Self::Bus(bus.clone()),
+            Self::Control => Self::Control,
+        }
+    }
 }
 
 /// A handler that runs.
@@ -397,6 +420,7 @@ impl<S: Store> Heart<S> {
         match op {
             Op::Submit { job, reply } => self.submits.push((job, reply)),
             Op::Returned { key, result } => self.returned(&key, result),
+            Op::Batched { key, end } => self.batched(&key, end),
             Op::TimedOut { key } => self.timed_out(&key),
             Op::Published { held, taken } => self.published(*held, taken),
             Op::Reconcile => self.reconciling = Reconciling::Wanted,

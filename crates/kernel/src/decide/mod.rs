@@ -15,7 +15,9 @@
 //! | [`cancel`] | what a cancel can do at once and what it must wait for |
 //! | [`request`] | draft, confirm, run, retry, and the projection of the job |
 //! | [`seq`] | one item of a batch |
+//! | [`batch`] | what the outcomes of its items make of a batch step |
 
+pub mod batch;
 pub mod callback;
 pub mod cancel;
 pub mod leg1;

@@ -21,6 +21,10 @@ WITH alive AS MATERIALIZED (
     DELETE FROM sprag.completion c USING doomed d WHERE c.job_id = d.job_id
 ), stales AS (
     DELETE FROM sprag.stale s USING doomed d WHERE s.job_id = d.job_id
+), journals AS (
+    DELETE FROM sprag.batch_journal g USING doomed d WHERE g.job_id = d.job_id
+), batches AS (
+    DELETE FROM sprag.batch b USING doomed d WHERE b.job_id = d.job_id
 ), events AS (
     DELETE FROM sprag.event e USING doomed d WHERE e.job_id = d.job_id
 ), attempts AS (

@@ -238,6 +238,44 @@ CREATE TABLE sprag.retired (
 );
 CREATE INDEX retired_at ON sprag.retired (retired_at);
 
+-- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it.
+CREATE TABLE sprag.batch (
+    job_id uuid NOT NULL,
+    branch bigint NOT NULL,
+    lease_id bigint NOT NULL,
+    cursor bigint NOT NULL CHECK (cursor = success + skip + fail + cancel),
+    success bigint NOT NULL,
+    skip bigint NOT NULL,
+    fail bigint NOT NULL,
+    cancel bigint NOT NULL,
+    first_failed bigint CHECK ((first_failed IS NULL) = (fail = 0)),
+    total bigint CHECK (cursor <= total),
+    out_bytes bigint NOT NULL,
+    outcome_hash bigint NOT NULL,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    step_index integer NOT NULL,
+    turn integer NOT NULL,
+    attempt_no integer NOT NULL,
+    input_hash bytea NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn)
+) WITH (fillfactor = 50);
+
+-- What one commit of a batch has added to it: a contiguous run of outcomes and outputs.
+CREATE TABLE sprag.batch_journal (
+    job_id uuid NOT NULL,
+    branch bigint NOT NULL,
+    first_seq bigint NOT NULL,
+    seqs bigint NOT NULL CHECK (seqs > 0),
+    at bigint NOT NULL,
+    step_index integer NOT NULL,
+    turn integer NOT NULL,
+    outcomes text NOT NULL,
+    notes text NOT NULL,
+    outputs text NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn, first_seq)
+);
+
 -- How many jobs are in which state, so that counting reads a handful of rows. Kept by triggers, one write
 -- per statement: whatever writes jobs cannot forget it. Connections keep to shards of their own, so that
 -- they seldom wait for each other.

@@ -231,6 +231,44 @@ CREATE TABLE retired (
 ) WITHOUT ROWID;
 CREATE INDEX retired_at ON retired (retired_at);
 
+-- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it.
+CREATE TABLE batch (
+    job_id BLOB NOT NULL,
+    step_index INTEGER NOT NULL,
+    branch INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    attempt_no INTEGER NOT NULL,
+    lease_id INTEGER NOT NULL,
+    cursor INTEGER NOT NULL CHECK (cursor = success + skip + fail + cancel),
+    success INTEGER NOT NULL,
+    skip INTEGER NOT NULL,
+    fail INTEGER NOT NULL,
+    cancel INTEGER NOT NULL,
+    first_failed INTEGER CHECK ((first_failed IS NULL) = (fail = 0)),
+    total INTEGER CHECK (cursor <= total),
+    out_bytes INTEGER NOT NULL,
+    outcome_hash INTEGER NOT NULL,
+    input_hash BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn)
+) WITHOUT ROWID;
+
+-- What one commit of a batch has added to it: a contiguous run of outcomes and outputs.
+CREATE TABLE batch_journal (
+    job_id BLOB NOT NULL,
+    step_index INTEGER NOT NULL,
+    branch INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    seqs INTEGER NOT NULL CHECK (seqs > 0),
+    at INTEGER NOT NULL,
+    outcomes TEXT NOT NULL,
+    notes TEXT NOT NULL,
+    outputs TEXT NOT NULL,
+    PRIMARY KEY (job_id, step_index, branch, turn, first_seq)
+);
+
 -- How many jobs are in which state, so that counting reads a handful of rows. Kept by triggers: whatever
 -- writes a job cannot forget it.
 CREATE TABLE job_count (
@@ -264,6 +302,46 @@ CREATE TABLE token (
     expires_at INTEGER,
     revoked_at INTEGER
 ) WITHOUT ROWID;
+
+-- A commit of a batch, as one statement: an INSERT here. The guard is the trigger's WHEN: the cursor, the
+-- fence, and an attempt that goes on. Without seqs there is no journal row; with an ending the attempt ends.
+CREATE VIEW batch_op AS
+SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
+    NULL AS lease_id, NULL AS from_cursor, NULL AS now, NULL AS cursor, NULL AS success, NULL AS skip,
+    NULL AS fail, NULL AS cancel, NULL AS first_failed, NULL AS total, NULL AS out_bytes,
+    NULL AS outcome_hash, NULL AS input_hash, NULL AS seqs, NULL AS outcomes, NULL AS notes,
+    NULL AS outputs, NULL AS attempt_version, NULL AS ending, NULL AS guid, NULL AS content,
+    NULL AS ledger, NULL AS owner, NULL AS output, NULL AS error_code, NULL AS error_message;
+
+CREATE TRIGGER batch_op_insert INSTEAD OF INSERT ON batch_op
+WHEN (SELECT b.attempt_no = NEW.attempt_no AND b.lease_id = NEW.lease_id AND b.cursor = NEW.from_cursor
+        AND a.lease_id = NEW.lease_id AND a.ending IS NULL
+        AND (NEW.ending IS NULL
+            OR a.version = NEW.attempt_version AND a.ledger / 100000000000 % 10 = 1)
+    FROM batch b JOIN attempt a ON a.job_id = b.job_id AND a.step_index = b.step_index
+        AND a.branch = b.branch AND a.turn = b.turn AND a.attempt_no = b.attempt_no
+    WHERE b.job_id = NEW.job_id AND b.step_index = NEW.step_index AND b.branch = NEW.branch
+        AND b.turn = NEW.turn)
+BEGIN
+    UPDATE batch SET cursor = NEW.cursor, success = NEW.success, skip = NEW.skip, fail = NEW.fail,
+        cancel = NEW.cancel, first_failed = NEW.first_failed, total = NEW.total,
+        out_bytes = NEW.out_bytes, outcome_hash = NEW.outcome_hash, input_hash = NEW.input_hash,
+        updated_at = NEW.now
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
+        AND turn = NEW.turn;
+
+    INSERT INTO batch_journal (job_id, step_index, branch, turn, first_seq, seqs, at, outcomes, notes,
+        outputs)
+    SELECT NEW.job_id, NEW.step_index, NEW.branch, NEW.turn, NEW.from_cursor, NEW.seqs, NEW.now,
+        NEW.outcomes, NEW.notes, NEW.outputs
+    WHERE NEW.seqs IS NOT NULL;
+
+    UPDATE attempt SET ending = NEW.ending, guid = NEW.guid, content = NEW.content, ledger = NEW.ledger,
+        owner = NEW.owner, output = NEW.output, error_code = NEW.error_code,
+        error_message = NEW.error_message, timer_at = NULL, version = version + 1, updated_at = NEW.now
+    WHERE NEW.ending IS NOT NULL AND job_id = NEW.job_id AND step_index = NEW.step_index
+        AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+END;
 
 -- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
 -- what the digits and states become is handed in, decided by the kernel.

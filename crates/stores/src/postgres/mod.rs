@@ -11,6 +11,7 @@
 //! fails to serialise, is run again whole.
 
 mod amend;
+mod batch;
 mod engines;
 mod failure;
 mod feed;

@@ -7,6 +7,7 @@
 //! process owns a file, by a lock on a file beside it.
 
 mod amend;
+mod batch;
 mod clock;
 mod engines;
 mod feed;

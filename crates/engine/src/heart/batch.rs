@@ -1,0 +1,104 @@
+//! What runs under an attempt, a handler or a batch, and how a batch ends its attempt.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use sprag_kernel::decide::rows::EndingKind;
+
+use super::reconcile::Reconciling;
+use super::{Doer, Ending, Heart, Op, Running, control};
+use crate::batch::run::{BatchEnd, BatchRun};
+use crate::directive::{Directive, Failure};
+use crate::engine::Pinned;
+use crate::ids::AttemptKey;
+use crate::plan;
+use crate::store::{AttemptError, Held, Store};
+use crate::worker::{Context, Returned};
+
+/// What an attempt comes to, as the heart hears it.
+pub(super) type Answering<W> = Pin<Box<dyn Future<Output = Op<W>> + Send>>;
+
+impl<S: Store> Heart<S> {
+    /// The work of a service for one attempt, about to begin.
+    pub(super) fn answer(
+        &self,
+        held: &Held,
+        pinned: &Arc<Pinned>,
+        doer: Doer<S::Work>,
+        context: Context,
+    ) -> Answering<S::Work> {
+        let (key, store) = (held.key, self.store.clone());
+        let directive = || Directive::of(held, &pinned.graph, &self.config.workspace_root);
+        match (pinned.graph.node(key.step_index).batch.clone(), doer) {
+            (_, Doer::Control) => {
+                let (pinned, held) = (pinned.clone(), held.clone());
+                Box::pin(async move {
+                    let output = control::run(store, pinned, held).await;
+                    let result = output.map(|output| Returned { output, work: None });
+                    Op::Returned { key, result }
+                })
+            }
+            (None, Doer::Handler(runner)) => {
+                let directive = directive();
+                Box::pin(async move {
+                    Op::Returned { key, result: runner.run(directive, context).await }
+                })
+            }
+            (Some(plan), Doer::Batch(handler)) => {
+                let (engine, held, files) = (self.engine, held.clone(), self.config.files.clone());
+                let directive = directive();
+                let run =
+                    BatchRun { store, engine, held, directive, plan, handler, files, context };
+                Box::pin(async move { Op::Batched { key, end: run.run().await } })
+            }
+            (_, Doer::Bus(_)) => unreachable!("a directive for a bus goes through the outbox"),
+            (Some(_), Doer::Handler(_)) => mismatch(key, "the step is a batch, its service is not"),
+            (None, Doer::Batch(_)) => mismatch(key, "the service is of batches, the step is none"),
+        }
+    }
+
+    /// A batch has ended, one way or the other.
+    pub(super) fn batched(&mut self, key: &AttemptKey, end: BatchEnd) {
+        let Some(Running { held, .. }) = self.running.remove(key) else { return };
+        match end {
+            BatchEnd::Stored { held, output } => {
+                self.vacate_slot(&held);
+                self.finish_later(*held, output);
+            }
+            BatchEnd::Report { report, output, error } => {
+                self.report(held, report, output, Some(error));
+            }
+            BatchEnd::Stopped => self.batch_stopped(held),
+            BatchEnd::Superseded => self.vacate_slot(&held),
+        }
+    }
+
+    /// It was told to stop, by the end of its time, which has ended the attempt, or by that of this engine.
+    /// The latter is none of its fault: as if the engine had been lost, and at once.
+    fn batch_stopped(&mut self, held: Held) {
+        let error = AttemptError {
+            code: "ENGINE_STOPPED".to_owned(),
+            message: "the engine stopped; the batch goes on behind what is committed".to_owned(),
+        };
+        let is_open = held.attempt.ending.is_none();
+        let ended = is_open.then(|| plan::ended_by(&held, EndingKind::OwnerLost, error).ok());
+        if let Some(write) = ended.flatten() {
+            self.ends.push(Ending { held, write, has_slot: true, calling: None });
+        } else {
+            // It may have given up on a store that was away, with its last commit made all the same.
+            self.reconciling = Reconciling::Wanted;
+            self.vacate_slot(&held);
+        }
+    }
+
+    fn vacate_slot(&mut self, held: &Held) {
+        let service = self.service_of(held);
+        self.release(&service);
+    }
+}
+
+fn mismatch<W: 'static>(key: AttemptKey, message: &'static str) -> Answering<W> {
+    let failure = Failure::fatal("SERVICE_MISMATCH", message);
+    Box::pin(async move { Op::Returned { key, result: Err(failure) } })
+}
