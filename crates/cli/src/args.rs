@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, service, verify,
+    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, service, tenant, verify,
 };
 use crate::map::args::MapArgs;
 
@@ -39,6 +39,8 @@ pub enum Command {
     Job(job::JobArgs),
     /// Pause and resume services, straight in a store.
     Service(service::ServiceArgs),
+    /// Limit how many open jobs a tenant may have, straight in a store.
+    Tenant(tenant::TenantArgs),
     /// List what users have submitted inside of their own transactions, and what became of it.
     Inbox(inbox::InboxArgs),
     /// Move a stopped store from SQLite to Postgres and back.

@@ -9,7 +9,7 @@ use sprag_engine::inbox::{InboxFilter, InboxView};
 use sprag_engine::store::{
     Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
 };
-use sprag_engine::upkeep::{ServiceView, Upkeep};
+use sprag_engine::upkeep::{ServiceView, TenantView, Upkeep};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, Refusal};
 use sprag_stores::AnyStore;
@@ -59,6 +59,13 @@ impl Acting {
     /// Runs a job that ended badly again.
     pub fn rerun(self, job_id: JobId, n: Option<u32>) -> Result<Submitted, Refusal> {
         self.act(async |store: &AnyStore, engine| control::rerun(store, engine, job_id, n).await)
+    }
+
+    /// Sets or lifts the limit of a tenant's open jobs.
+    pub fn limit_tenant(self, tenant_id: &str, max_open: Option<u32>) -> Result<(), Refusal> {
+        self.act(async |store: &AnyStore, _| {
+            control::limit_tenant(store, tenant_id, max_open).await
+        })
     }
 
     /// Pauses or resumes a service.
@@ -121,6 +128,11 @@ impl Looking {
     /// Services that are paused or waited for.
     pub fn services(&self) -> Result<Vec<ServiceView>, Refusal> {
         self.wait(self.store.services())
+    }
+
+    /// Tenants that have a limit.
+    pub fn tenants(&self) -> Result<Vec<TenantView>, Refusal> {
+        self.wait(self.store.tenants())
     }
 
     /// Rows of the inbox, the newest first.

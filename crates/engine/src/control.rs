@@ -84,6 +84,16 @@ pub async fn resume<S: Store>(store: &S, service: &str) -> Result<(), Refusal> {
     Ok(store.resume(service).await?)
 }
 
+/// Sets or lifts the limit of a tenant's open jobs.
+pub async fn limit_tenant<S: Store>(
+    store: &S,
+    tenant_id: &str,
+    max_open: Option<u32>,
+) -> Result<(), Refusal> {
+    check_name("tenant_id", tenant_id)?;
+    Ok(store.limit_tenant(tenant_id, max_open).await?)
+}
+
 fn unknown(job_id: JobId) -> Refusal {
     Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string())
 }
@@ -114,7 +124,6 @@ impl<S: Store> Engine<S> {
         tenant_id: &str,
         max_open: Option<u32>,
     ) -> Result<(), Refusal> {
-        check_name("tenant_id", tenant_id)?;
-        Ok(self.store().limit_tenant(tenant_id, max_open).await?)
+        limit_tenant(self.store(), tenant_id, max_open).await
     }
 }

@@ -25,6 +25,17 @@ pub struct ServiceView {
     pub ready: u64,
 }
 
+/// A tenant with a limit, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantView {
+    /// Whose it is.
+    pub tenant_id: String,
+    /// How many open jobs it may have.
+    pub max_open: u32,
+    /// How many it has.
+    pub open_jobs: u32,
+}
+
 /// A completion task that this engine delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
@@ -80,6 +91,9 @@ pub trait Upkeep: Send + Sync + 'static {
         max_open: Option<u32>,
     ) -> impl Future<Output = Answer<()>> + Send;
 
+    /// Tenants that have a limit, by name.
+    fn tenants(&self) -> impl Future<Output = Answer<Vec<TenantView>>> + Send;
+
     /// Takes completion tasks of these kinds that are due, at most `max`. If they are not settled within
     /// `hold_ms` they are due again.
     fn claim_tasks(
@@ -101,7 +115,8 @@ pub trait Upkeep: Send + Sync + 'static {
     fn undelivered(&self) -> impl Future<Output = Answer<u64>> + Send;
 
     /// Looks at the next `limit` jobs after this one, the oldest first, and deletes those that have ended
-    /// at least `keep_ms` ago and have no task left to deliver. Their dedup keys stay.
+    /// at least `keep_ms` ago and have no task left to deliver. Their dedup keys stay. The job of the newest
+    /// event is kept until there is a newer one, so that readers of the feed find the end where it was.
     fn retire(
         &self,
         engine: EngineNo,

@@ -18,7 +18,7 @@ use sprag_engine::store::{
     Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -369,6 +369,10 @@ impl Upkeep for AnyStore {
 
     async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
         ask!(self.limit_tenant(tenant_id, max_open))
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantView>> {
+        ask!(self.tenants())
     }
 
     async fn claim_tasks(

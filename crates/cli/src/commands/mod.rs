@@ -10,6 +10,7 @@ pub mod move_store;
 pub mod plan;
 pub mod protocol;
 pub mod service;
+pub mod tenant;
 pub mod verify;
 
 use std::io::Read;

@@ -179,6 +179,31 @@ fn a_service_is_paused_listed_and_resumed() {
 }
 
 #[test]
+fn a_tenant_is_limited_listed_and_freed() {
+    let books = books();
+    let store = books.url();
+    let limit = |limit: &str| {
+        sprag(&["tenant", "limit", "t1", limit, "--store", &store, "--json"], "").json()
+    };
+    let list = || sprag(&["tenant", "list", "--store", &store, "--json"], "").json();
+    assert_eq!(limit("0")["max_open"], 0);
+    let listed = list();
+    let (shown, items) = (&listed["items"][0], listed["items"].as_array().unwrap().len());
+    assert_eq!((&shown["tenant_id"], &shown["max_open"], items), (&"t1".into(), &0.into(), 1));
+    assert_eq!(shown["open_jobs"], 1, "what was open counts");
+    let args = ["job", "rerun", &books.ids[1], "--store", &store];
+    let refused = sprag(&args, "");
+    assert!(refused.stderr.starts_with("TENANT_LIMIT"), "{}", refused.stderr);
+    assert!(limit("none")["max_open"].is_null());
+    assert!(list()["items"].as_array().unwrap().is_empty());
+    assert_eq!(sprag(&args, "").code, 0);
+    let wrong = sprag(&["tenant", "limit", "t1", "3000000000", "--store", &store], "");
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    let wrong = sprag(&["tenant", "limit", "", "1", "--store", &store], "");
+    assert!(wrong.stderr.starts_with("NAME_INVALID"), "{}", wrong.stderr);
+}
+
+#[test]
 fn acting_on_a_file_that_an_engine_has_is_refused() {
     let books = books();
     let _engine = SqliteStore::open(&books.path(), Durability::Process).unwrap();

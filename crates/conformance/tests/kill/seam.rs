@@ -15,7 +15,7 @@ use sprag_engine::store::{
     Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
@@ -263,6 +263,10 @@ impl<S: Store> Upkeep for Seam<S> {
 
     async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
         around!(self.limit_tenant(tenant_id, max_open))
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantView>> {
+        self.0.tenants().await
     }
 
     async fn claim_tasks(

@@ -396,7 +396,12 @@ impl Both {
                 keys.iter().inspect(|key| model.claimed(key)).map(|key| key.job_id).collect()
             }
             (_, Effect::TakenOver(keys)) => {
-                keys.iter().inspect(|key| model.taken_over(key)).map(|key| key.job_id).collect()
+                for key in &keys {
+                    model.taken_over(key);
+                }
+                // A directive that is freed to be published is not handed on, and yet has a new version.
+                let jobs = keys.iter().map(|key| key.job_id);
+                jobs.chain(model.unpublished()).collect()
             }
             (Command::Dispatch(_, writes), Effect::Done(done)) => {
                 // A repeat that knows itself has changed nothing now.

@@ -34,7 +34,7 @@ async fn read_on<W: World>(play: &Play<W>, after: &str, limit: u32) -> Vec<FeedE
 
 /// Looks until so many events are shown. Other tests share the server, and an open transaction of any of
 /// them holds the feed back for a moment.
-async fn look_for<W: World>(play: &Play<W>, after: Cursor, count: usize) -> Vec<FeedEvent> {
+pub async fn look_for<W: World>(play: &Play<W>, after: Cursor, count: usize) -> Vec<FeedEvent> {
     for _ in 0..1_000 {
         let events = play.store().feed(after, 100).await.unwrap();
         if events.len() >= count {

@@ -17,7 +17,7 @@ use sprag_kernel::decide::rows::{
 use sprag_kernel::decide::submit::create;
 use sprag_kernel::keys::Hash;
 use sprag_kernel::retry::RetryPolicy;
-use sprag_kernel::{Code, Refusal, StepState};
+use sprag_kernel::{Code, OutboxState, Refusal, StepState};
 
 /// A job with its attempts, by step and number.
 #[derive(Clone, Debug)]
@@ -82,6 +82,14 @@ impl Model {
         if attempt.ending.is_some() {
             attempt.ledger = leg2::enter_again(attempt);
         }
+    }
+
+    /// Jobs with a directive that waits to be published.
+    pub fn unpublished(&self) -> impl Iterator<Item = JobId> {
+        let waits =
+            |row: &AttemptRow| row.outbox == Some(OutboxState::Pending) && row.ending.is_none();
+        let jobs = self.jobs.iter();
+        jobs.filter(move |(_, rows)| rows.attempts.values().any(waits)).map(|(job_id, _)| *job_id)
     }
 
     fn attempt(&mut self, key: &AttemptKey) -> &mut AttemptRow {

@@ -450,6 +450,11 @@ impl<S: Store> Heart<S> {
         outcome: FinishOutcome,
     ) -> Result<(), Refusal> {
         if let FinishOutcome::Done { job_version, entered_next: true, .. } = outcome {
+            if !enter_next {
+                // The first try has entered it, and its slot was given back when the answer got lost.
+                let pinned = self.pinned(&held);
+                self.occupy(&pinned.steps[held.key.step_index as usize + 1].service);
+            }
             self.dispatch_later(plan::entered_next(&held, job_version, output)?);
             return Ok(());
         }

@@ -43,7 +43,7 @@ use sprag_engine::store::{
     NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
     Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -288,6 +288,10 @@ impl Upkeep for PostgresStore {
 
     async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
         upkeep::limit_tenant(&self.pools, tenant_id, max_open).await
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantView>> {
+        upkeep::tenants(&self.pools).await
     }
 
     async fn claim_tasks(

@@ -2,7 +2,7 @@
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, StoreError};
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView};
 use sprag_kernel::retry::Millis;
 use uuid::Uuid;
 
@@ -51,6 +51,16 @@ pub(super) async fn limit_tenant(pools: &Pools, tenant: &str, max: Option<u32>) 
         tx.commit().await
     };
     run.await.map_err(|error| failed(&error))
+}
+
+pub(super) async fn tenants(pools: &Pools) -> Answer<Vec<TenantView>> {
+    let rows = pools.read(include_str!("../../sql/upkeep/tenants.sql"), &[]).await?;
+    rows.iter()
+        .map(|row| {
+            let (max_open, open_jobs) = (unsigned(row, 1)?, unsigned(row, 2)?);
+            Ok(TenantView { tenant_id: get(row, 0)?, max_open, open_jobs })
+        })
+        .collect()
 }
 
 pub(super) async fn claim_tasks(

@@ -38,7 +38,7 @@ use sprag_engine::store::{
     NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
     Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, Upkeep};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -331,6 +331,10 @@ impl Upkeep for SqliteStore {
     async fn limit_tenant(&self, tenant_id: &str, max_open: Option<u32>) -> Answer<()> {
         let tenant_id = tenant_id.to_owned();
         self.writer.run(move |tx| upkeep::limit_tenant(tx, &tenant_id, max_open)).await
+    }
+
+    async fn tenants(&self) -> Answer<Vec<TenantView>> {
+        self.readers.run(upkeep::tenants).await
     }
 
     async fn claim_tasks(

@@ -4,7 +4,7 @@ use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::Answer;
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task};
+use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView};
 use sprag_kernel::retry::Millis;
 
 use super::engines::expect_alive;
@@ -49,6 +49,15 @@ pub(super) fn limit_tenant(tx: &Tx<'_>, tenant_id: &str, max_open: Option<u32>) 
         tx.execute(open, params![tenant_id, max_open])?;
     }
     Ok(())
+}
+
+pub(super) fn tenants(tx: &Tx<'_>) -> Answer<Vec<TenantView>> {
+    tx.all(include_str!("../../sql/upkeep/tenants.sql"), [], |row| {
+        let view = || -> rusqlite::Result<TenantView> {
+            Ok(TenantView { tenant_id: row.get(0)?, max_open: row.get(1)?, open_jobs: row.get(2)? })
+        };
+        view().map_err(|error| failed(&error))
+    })
 }
 
 pub(super) fn claim_tasks(
