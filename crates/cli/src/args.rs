@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, service, tenant, verify,
+    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, request, serve, service,
+    submit, tenant, token, verify, worker,
 };
 use crate::map::args::MapArgs;
 
@@ -25,6 +26,16 @@ pub struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Serve an engine over HTTP until a signal ends it.
+    Serve(Box<serve::ServeArgs>),
+    /// Submit a job to a server, and wait for its end if asked to.
+    Submit(submit::SubmitArgs),
+    /// Do the steps of a service for a server, with a command per step.
+    Worker(worker::WorkerArgs),
+    /// Create requests at a server, draft, confirm and run them.
+    Request(request::RequestArgs),
+    /// Say who may call a server.
+    Token(token::TokenArgs),
     /// Show the state machines: every state, every legal move, and what causes it.
     Machines(machines::MachinesArgs),
     /// Read a 15-digit ledger.
@@ -33,7 +44,7 @@ pub enum Command {
     Canon(canon::CanonArgs),
     /// Cut entries from stdin into windows, and print the hash of the plan.
     Plan(plan::PlanArgs),
-    /// Check a protocol, and show the graph of its steps.
+    /// Check a protocol, show the graph of its steps, and register it at a server.
     Protocol(protocol::ProtocolArgs),
     /// Look at jobs, cancel them or run them again, straight in a store.
     Job(job::JobArgs),

@@ -4,12 +4,14 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`args`] | the command line as data |
+//! | [`client`] | calling a server |
 //! | [`commands`] | one file per command |
 //! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
 //! | [`stores`] | looking at a store |
 
 pub mod args;
+pub mod client;
 pub mod commands;
 pub mod map;
 pub mod output;
@@ -38,6 +40,11 @@ pub fn run(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
 
 fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
     match command {
+        Command::Serve(args) => commands::serve::run(&args, output),
+        Command::Submit(args) => commands::submit::run(&args, output),
+        Command::Worker(args) => commands::worker::run(&args, output),
+        Command::Request(args) => commands::request::run(&args, output),
+        Command::Token(args) => commands::token::run(&args, output),
         Command::Machines(args) => commands::machines::run(&args, output),
         Command::Ledger(args) => commands::ledger::run(&args, output),
         Command::Canon(args) => commands::canon::run(&args, output),

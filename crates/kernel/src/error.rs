@@ -297,6 +297,13 @@ codes! {
     ConfigInvalid = "CONFIG_INVALID", Rejected, 400,
         "the configuration cannot be used",
         "correct what the fields name";
+    // Calling a server.
+    ServerUnreachable = "SERVER_UNREACHABLE", Unavailable, 503,
+        "no server was found, or it did not answer",
+        "start it with `sprag serve`, or say where it is with --server and --token, or --data";
+    JobFailed = "JOB_FAILED", Rejected, 422,
+        "the job that was waited for has ended without success",
+        "see `error` and the job's history";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

@@ -2,6 +2,7 @@
 //! and the end, when what is under way may finish and the rest is closed.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,9 +53,15 @@ impl Server {
         Ok(Self { app: Arc::new(app), listener, tls })
     }
 
-    /// The URL that it is reached by.
+    /// The URL that it is reached by from this machine.
     pub fn url(&self) -> String {
-        let address = self.listener.local_addr().unwrap_or(self.app.settings.listen);
+        let mut address = self.listener.local_addr().unwrap_or(self.app.settings.listen);
+        // "Every address" is not one that can be called; from this machine the loopback is.
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            IpAddr::V4(_) | IpAddr::V6(_) => {}
+        }
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{address}")
     }

@@ -49,6 +49,7 @@ pub fn pages() -> Vec<Page> {
         Page { name: "machines.md", text: machines_page() },
         Page { name: "errors.md", text: errors_page() },
         Page { name: "cli.md", text: cli_page() },
+        Page { name: "configuration.md", text: configuration_page() },
     ]
 }
 
@@ -115,6 +116,29 @@ fn cli_page() -> String {
     let mut command = crate::args::Args::command().term_width(100);
     command.build();
     command_section(&mut command, &mut text);
+    text
+}
+
+fn configuration_page() -> String {
+    let mut text = format!(
+        "# Configuration of a server\n\n{ORIGIN}\n\n\
+         `sprag serve` takes a setting from its flag, else from the environment, else from the YAML file that\n\
+         `--config` names, else it is the default. A key that the file may not have is refused.\n\n\
+         | flag | environment | in the file | what |\n|---|---|---|---|\n"
+    );
+    let command = crate::args::Args::command();
+    let serve = command.find_subcommand("serve").expect("there is `sprag serve`");
+    for argument in serve.get_arguments() {
+        let (Some(flag), Some(variable)) = (argument.get_long(), argument.get_env()) else {
+            continue;
+        };
+        let key = match flag {
+            "config" => String::new(),
+            _ => format!("`{}`", flag.replace('-', "_")),
+        };
+        let what = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        put!(text, "| `--{flag}` | `{}` | {key} | {what} |", variable.display());
+    }
     text
 }
 

@@ -9,11 +9,18 @@ pub mod machines;
 pub mod move_store;
 pub mod plan;
 pub mod protocol;
+pub mod request;
+pub mod serve;
 pub mod service;
+pub mod submit;
 pub mod tenant;
+pub mod token;
 pub mod verify;
+pub mod worker;
 
+use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use sprag_kernel::{Code, Refusal};
 
@@ -30,4 +37,14 @@ fn read_all(source: impl Read, what: &str, limit: u64) -> Result<Vec<u8>, Refusa
             .with("limit_bytes", limit));
     }
     Ok(bytes)
+}
+
+/// Reads a whole file, or standard input for `-`, up to a limit.
+fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, Refusal> {
+    if path.as_os_str() == "-" {
+        return read_all(std::io::stdin().lock(), "standard input", limit);
+    }
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|error| unreadable(&name, &error))?;
+    read_all(file, &name, limit)
 }

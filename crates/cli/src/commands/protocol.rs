@@ -1,15 +1,18 @@
-//! `sprag protocol`: checks a protocol before any job meets it, and shows the graph it compiles to.
+//! `sprag protocol`: checks a protocol before any job meets it, shows the graph it compiles to, and registers
+//! it at a server.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use serde_json::Value;
 use sprag_engine::graph::Graph;
 use sprag_engine::protocol::Protocol;
 use sprag_kernel::{Code, Refusal};
 
 use super::read_all;
+use crate::client::{Client, ServerArgs, segment};
 use crate::output::{Failure, Output, unreadable};
 
 /// A protocol has at most a thousand steps.
@@ -32,6 +35,10 @@ Examples:
   sprag protocol show pages.yaml                      one line per step
   sprag protocol show pages.yaml --format mermaid     a flowchart for any Mermaid viewer")]
     Show(ShowArgs),
+    /// Register a protocol at a server. The same again is a no-op; other content needs another id.
+    Put(PutArgs),
+    /// List the protocols of a server, the newest first.
+    List(ServerArgs),
 }
 
 #[derive(Debug, Args)]
@@ -47,6 +54,14 @@ struct ShowArgs {
     /// How to print it.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+#[derive(Debug, Args)]
+struct PutArgs {
+    /// The protocol, as YAML or JSON.
+    file: PathBuf,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -74,10 +89,40 @@ struct ShownNode<'a> {
 
 /// Runs `sprag protocol`.
 pub fn run(args: &ProtocolArgs, output: &mut Output) -> Result<(), Failure> {
-    let (file, format) = match &args.command {
-        ProtocolCommand::Check(args) => (&args.file, None),
-        ProtocolCommand::Show(args) => (&args.file, Some(args.format)),
-    };
+    match &args.command {
+        ProtocolCommand::Check(args) => show(&args.file, None, output),
+        ProtocolCommand::Show(args) => show(&args.file, Some(args.format), output),
+        ProtocolCommand::Put(args) => put(args, output),
+        ProtocolCommand::List(server) => list(server, output),
+    }
+}
+
+fn put(args: &PutArgs, output: &mut Output) -> Result<(), Failure> {
+    // Checked here first, so that a wrong one is refused with its place and without a server.
+    let protocol = read(&args.file)?;
+    let body = serde_json::to_vec(&protocol).expect("protocols have string keys");
+    let path = format!("/v1/protocols/{}", segment(&protocol.protocol_id));
+    let kept = Client::find(&args.server)?.call("PUT", &path, &body)?;
+    if output.is_json() { output.json(&kept) } else { line(&kept, output) }
+}
+
+fn list(server: &ServerArgs, output: &mut Output) -> Result<(), Failure> {
+    let list = Client::find(server)?.call("GET", "/v1/protocols", b"")?;
+    if output.is_json() {
+        return output.json(&list);
+    }
+    list["items"].as_array().into_iter().flatten().try_for_each(|kept| line(kept, output))
+}
+
+fn line(protocol: &Value, output: &mut Output) -> Result<(), Failure> {
+    let list = |field: &str| protocol[field].as_array().cloned().unwrap_or_default();
+    let types = list("request_types");
+    let types: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
+    let id = protocol["protocol_id"].as_str().unwrap_or("-");
+    output.line(format_args!("{id}  {}  {} steps", types.join(","), list("steps").len()))
+}
+
+fn show(file: &Path, format: Option<Format>, output: &mut Output) -> Result<(), Failure> {
     let protocol = read(file)?;
     let graph = protocol.graph()?;
     if output.is_json() {

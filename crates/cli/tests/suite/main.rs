@@ -4,6 +4,7 @@
 
 mod canon;
 mod docs;
+mod door;
 mod job;
 mod ledger;
 mod machines;

@@ -1,0 +1,333 @@
+//! `sprag worker`: a command per directive. It gets the directive as JSON on stdin and answers with JSON on
+//! stdout; its exit code says how it went. The worker claims, shows signs of life, and reports; a report
+//! that the server did not hear is sent again until it is heard or comes too late.
+
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use sprag_engine::ids::JobId;
+use sprag_kernel::Refusal;
+
+use crate::client::{Client, ServerArgs, passes};
+use crate::output::{Failure, Output, unreadable};
+
+/// How often a running command is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a command may take to end after it was told to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the worker waits before it calls a server again that did not answer.
+const AWAY: Duration = Duration::from_millis(500);
+/// How many seconds a claim waits at the server; as long as a signal may wait for a claim.
+const CLAIM_WAIT_S: u32 = 2;
+/// The shortest time between two signs of life.
+const MIN_BEAT: Duration = Duration::from_millis(200);
+/// How much of a command's stdout is taken, and of its stderr shown.
+const MAX_STDOUT: u64 = 4 << 20;
+const MAX_STDERR: u64 = 2_000;
+/// Exit codes that no other attempt can mend: wrong usage and wrong data, as sysexits.h has them.
+const FATAL: [i32; 2] = [64, 65];
+
+/// Arguments of `sprag worker`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command is run by sh, with the directive as JSON on stdin. Exit 0: succeeded, and stdout is the output
+(JSON, or nothing). Exit 64 or 65: failed for good. Any other exit, or a signal: failed, and another attempt
+may help; what it wrote to stderr is kept as the reason. When the job is cancelled, or the attempt has passed to
+another worker, the command gets SIGTERM, and SIGKILL five seconds later. SIGTERM or Ctrl-C to the worker: it
+claims no more, and ends when its commands have; a second one ends the commands too and gives their steps back.
+
+Examples:
+  sprag worker --service reader --exec 'jq \"{pages: .payload.n}\"' -j 4
+  sprag worker --service mailer,printer --exec ./send.py --server https://sprag.example:7070")]
+pub struct WorkerArgs {
+    /// What it does; several services with commas.
+    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+    service: Vec<String>,
+    /// The command.
+    #[arg(long, value_name = "CMD")]
+    exec: String,
+    /// Commands at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    jobs: u16,
+    /// At most so many seconds between signs of life; a third of the lease if that is less.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    heartbeat: u64,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Runs `sprag worker`.
+pub fn run(args: &WorkerArgs, _output: &mut Output) -> Result<(), Failure> {
+    let signals = Arc::new(AtomicU32::new(0));
+    count_signals(&signals)?;
+    let worker = Worker {
+        client: Client::find(&args.server)?,
+        services: args.service.clone(),
+        exec: args.exec.clone(),
+        beat: Duration::from_secs(args.heartbeat).max(MIN_BEAT),
+        signals,
+    };
+    let outcomes: Vec<Result<(), Refusal>> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..args.jobs.max(1)).map(|_| scope.spawn(|| worker.work())).collect();
+        let ended = |lane: thread::ScopedJoinHandle<'_, _>| lane.join().expect("a lane returns");
+        lanes.into_iter().map(ended).collect()
+    });
+    Ok(outcomes.into_iter().collect::<Result<_, _>>()?)
+}
+
+/// Counts SIGTERM and SIGINT from here on.
+fn count_signals(count: &Arc<AtomicU32>) -> Result<(), Refusal> {
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT]).map_err(|error| unreadable("signals", &error))?;
+    let count = count.clone();
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    Ok(())
+}
+
+struct Worker {
+    client: Client,
+    services: Vec<String>,
+    exec: String,
+    beat: Duration,
+    signals: Arc<AtomicU32>,
+}
+
+impl Worker {
+    /// Claims no more.
+    fn is_stopping(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends its commands too.
+    fn is_hurried(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) > 1
+    }
+
+    /// Claims and runs, one directive at a time, until it is told to stop.
+    fn work(&self) -> Result<(), Refusal> {
+        let mut claim_id = JobId::new().to_string();
+        while !self.is_stopping() {
+            let claim = json!({
+                "claim_id": claim_id, "services": self.services, "max": 1, "wait_s": CLAIM_WAIT_S,
+            });
+            match self.client.call("POST", "/v1/claim", claim.to_string().as_bytes()) {
+                Ok(answer) => {
+                    // Heard: the next claim is another one. Until then the same claim gets the same work.
+                    claim_id = JobId::new().to_string();
+                    if let Some(directive) = answer["directives"].get(0) {
+                        self.run(directive);
+                    }
+                }
+                Err(refusal) if passes(&refusal) => thread::sleep(AWAY),
+                Err(refusal) => {
+                    // The other lanes would hear the same.
+                    self.signals.fetch_add(1, Ordering::Relaxed);
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, directive: &Value) {
+        let report = match self.spawn(directive) {
+            Ok(child) => self.watch(child, directive),
+            Err(error) => Some(failed("RETRYABLE", "EXEC_FAILED", &error.to_string())),
+        };
+        if let Some(report) = report {
+            self.tell(directive, report);
+        }
+    }
+
+    fn spawn(&self, directive: &Value) -> std::io::Result<Child> {
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", &self.exec])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A group of its own, so that a signal reaches all that it starts.
+            .process_group(0)
+            .spawn()?;
+        let text = directive.to_string();
+        let mut stdin = child.stdin.take().expect("a pipe");
+        // A command that does not read its input is free not to.
+        thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
+        Ok(child)
+    }
+
+    /// Waits for the command, with signs of life. None if the attempt is not ours any more.
+    fn watch(&self, mut child: Child, directive: &Value) -> Option<Value> {
+        let stdout = collect(child.stdout.take().expect("a pipe"), MAX_STDOUT);
+        let stderr = collect(child.stderr.take().expect("a pipe"), MAX_STDERR);
+        let (status, why) = self.wait(&mut child, directive);
+        // What the command left behind would hold the pipes open.
+        signal(&child, Signal::KILL);
+        let (stdout, stderr) =
+            (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+        match (status, why) {
+            (_, Some(Ended::Lost)) => None,
+            (_, Some(Ended::Cancelled)) => {
+                Some(failed("RETRYABLE", "CANCELLED", "the job was cancelled"))
+            }
+            (_, Some(Ended::Stopped)) => {
+                Some(failed("RETRYABLE", "WORKER_STOPPED", "the worker was told to end"))
+            }
+            (Ok(status), None) => Some(report(status, &stdout, &String::from_utf8_lossy(&stderr))),
+            (Err(error), None) => Some(failed("RETRYABLE", "EXEC_FAILED", &error.to_string())),
+        }
+    }
+
+    /// How the command ended, and why it was told to if it was.
+    fn wait(
+        &self,
+        child: &mut Child,
+        directive: &Value,
+    ) -> (std::io::Result<ExitStatus>, Option<Ended>) {
+        let mut beat = self.beat_within(&directive["lease_expires_at"]);
+        let mut beaten = Instant::now();
+        let mut told: Option<(Ended, Instant)> = None;
+        loop {
+            match child.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => return (Ok(status), told.map(|(why, _)| why)),
+                Err(error) => return (Err(error), told.map(|(why, _)| why)),
+            }
+            match told {
+                Some((_, since)) if since.elapsed() >= GRACE => signal(child, Signal::KILL),
+                Some(_) => {}
+                None => {
+                    let mut why = self.is_hurried().then_some(Ended::Stopped);
+                    if why.is_none() && beaten.elapsed() >= beat {
+                        beaten = Instant::now();
+                        (why, beat) = self.show_life(directive, beat);
+                    }
+                    if let Some(why) = why {
+                        told = Some((why, Instant::now()));
+                        signal(child, Signal::TERM);
+                    }
+                }
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// How long until the next sign of life, for a lease that ends then by the store's clock.
+    fn beat_within(&self, lease_expires_at: &Value) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        match lease_expires_at.as_u64() {
+            Some(end) if end > 0 => {
+                let left = Duration::from_millis(end).saturating_sub(now);
+                (left / 3).clamp(MIN_BEAT, self.beat)
+            }
+            Some(_) | None => self.beat,
+        }
+    }
+
+    /// A sign of life; says if the command is to end, and when the next one is due.
+    fn show_life(&self, directive: &Value, beat: Duration) -> (Option<Ended>, Duration) {
+        let body = callback(directive, json!({})).to_string();
+        match self.client.call("POST", "/v1/callbacks/heartbeat", body.as_bytes()) {
+            Ok(alive) => {
+                let why = (alive["cancel"] == true).then_some(Ended::Cancelled);
+                (why, self.beat_within(&alive["lease_expires_at"]))
+            }
+            Err(refusal) if passes(&refusal) => (None, beat),
+            Err(_) => (Some(Ended::Lost), beat),
+        }
+    }
+
+    /// Reports until it is heard. A success that is refused becomes a failure, so that the step does not
+    /// wait for its lease to end; if a newer attempt owns the step that is refused too.
+    fn tell(&self, directive: &Value, report: Value) {
+        let is_success = report["status"] == "SUCCEEDED";
+        let body = callback(directive, report).to_string();
+        loop {
+            match self.client.call("POST", "/v1/callbacks/result", body.as_bytes()) {
+                Ok(_) => return,
+                Err(refusal) if passes(&refusal) && !self.is_hurried() => thread::sleep(AWAY),
+                Err(refusal) => {
+                    let _ = writeln!(std::io::stderr(), "{refusal}");
+                    if is_success && !passes(&refusal) {
+                        let reason = refusal.to_string();
+                        self.tell(directive, failed("NON_RETRYABLE", "OUTPUT_REFUSED", &reason));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Why a command is told to end.
+#[derive(Clone, Copy)]
+enum Ended {
+    /// Its job is being cancelled.
+    Cancelled,
+    /// Its attempt is over.
+    Lost,
+    /// The worker ends.
+    Stopped,
+}
+
+/// Reads a pipe to its end, and keeps the beginning.
+fn collect(mut pipe: impl Read + Send + 'static, limit: u64) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        let _ = pipe.by_ref().take(limit).read_to_end(&mut kept);
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+        kept
+    })
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    // It may have ended in this moment.
+    let _ = group.map(|group| kill_process_group(group, signal));
+}
+
+/// What a callback names of its directive, and what it says.
+fn callback(directive: &Value, mut said: Value) -> Value {
+    for field in
+        ["jobId", "stepId", "step_index", "branch", "turn", "attempt_no", "lease_id", "lease_token"]
+    {
+        said[field] = directive[field].clone();
+    }
+    said
+}
+
+fn failed(class: &str, code: &str, message: &str) -> Value {
+    json!({"status": "FAILED", "failure_class": class, "error": {"code": code, "message": message}})
+}
+
+/// What an exit code and its output say.
+fn report(status: ExitStatus, stdout: &[u8], stderr: &str) -> Value {
+    match status.code() {
+        Some(0) if stdout.trim_ascii().is_empty() => json!({"status": "SUCCEEDED", "output": null}),
+        Some(0) => match serde_json::from_slice::<Value>(stdout) {
+            Ok(output) => json!({"status": "SUCCEEDED", "output": output}),
+            Err(error) => failed("NON_RETRYABLE", "OUTPUT_INVALID", &error.to_string()),
+        },
+        Some(code) if FATAL.contains(&code) => {
+            failed("NON_RETRYABLE", &format!("EXIT_{code}"), stderr.trim())
+        }
+        Some(code) => failed("RETRYABLE", &format!("EXIT_{code}"), stderr.trim()),
+        None => {
+            let signal = status.signal().unwrap_or_default();
+            failed("RETRYABLE", &format!("SIGNAL_{signal}"), stderr.trim())
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What is refused before anything listens, and who is told that nobody does.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::sprag;
+
+#[test]
+fn a_server_that_would_be_unsafe_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data").display().to_string();
+    sprag(&["serve", "--data", &data, "--listen", "0.0.0.0:0"], "").refused("LISTEN_UNSAFE");
+    let half = ["serve", "--data", &data, "--tls-cert", "c.pem"];
+    sprag(&half, "").refused("CONFIG_INVALID");
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+    let open = open.display().to_string();
+    sprag(&["serve", "--data", &open, "--listen", "127.0.0.1:0"], "").refused("CONFIG_INVALID");
+}
+
+#[test]
+fn a_configuration_file_is_read_and_its_mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sprag.yaml");
+    let path = file.display().to_string();
+    fs::write(&file, "listen: 0.0.0.0:7070\n").unwrap();
+    sprag(&["serve", "--config", &path], "").refused("LISTEN_UNSAFE");
+    fs::write(&file, "lissten: 127.0.0.1:7070\n").unwrap();
+    let said = sprag(&["serve", "--config", &path], "");
+    said.refused("CONFIG_INVALID");
+    assert!(said.stderr.contains("lissten"), "{}", said.stderr);
+}
+
+#[test]
+fn a_caller_without_a_server_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().display().to_string();
+    sprag(&["submit", "-", "--data", &data], "{}").refused("SERVER_UNREACHABLE");
+    let nobody = ["protocol", "list", "--server", "http://127.0.0.1:1", "--token", "t"];
+    sprag(&nobody, "").refused("SERVER_UNREACHABLE");
+}
