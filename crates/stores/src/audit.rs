@@ -1,7 +1,7 @@
-//! The audit: every invariant as a query that must return nothing. The SQL is the same on both stores.
+//! The audit: every invariant as a query that must return nothing, and the histories, which are read by a query and
+//! folded here. The SQL is the same on both stores.
 
-use sprag_engine::ids::JobId;
-use sprag_engine::store::Violation;
+use crate::replay;
 
 macro_rules! checks {
     ($($name:literal),+ $(,)?) => {
@@ -39,22 +39,20 @@ checks! {
     "26_batch_journal_with_gaps",
 }
 
-/// The name of the check that folds events.
-pub(crate) const REPLAY: &str = "17_events_do_not_replay_to_the_row";
+/// A check that is too much for a query: its name, the query that reads what was found and what was told of each
+/// job or request, and what compares the two.
+pub(crate) type Fold = (&'static str, &'static str, fn(&str, &str) -> Result<(), String>);
 
-/// Folds the job changes of an event log, in order, and compares the end with the row.
-pub(crate) fn replay(job_id: JobId, state: u8, changes: &str) -> Option<Violation> {
-    let mut at = 0;
-    for change in changes.split_whitespace().filter_map(|word| word.strip_prefix('J')) {
-        let (from, to) = change.split_once('>')?;
-        if from.parse() != Ok(at) {
-            let detail = format!("events move the job from {from} while it is in {at}");
-            return Some(Violation { job_id: Some(job_id), detail });
-        }
-        at = to.parse().ok()?;
-    }
-    (at != state).then(|| Violation {
-        job_id: Some(job_id),
-        detail: format!("events end in {at}, the row is in {state}"),
-    })
-}
+/// The checks that fold events.
+pub(crate) const FOLDS: &[Fold] = &[
+    (
+        "17_events_do_not_replay_to_the_row",
+        include_str!("../sql/audit/17_events_do_not_replay_to_the_row.sql"),
+        replay::job,
+    ),
+    (
+        "27_request_events_do_not_replay_to_the_row",
+        include_str!("../sql/audit/27_request_events_do_not_replay_to_the_row.sql"),
+        replay::request,
+    ),
+];

@@ -6,6 +6,7 @@ mod countdowns;
 pub mod moving;
 pub mod postgres;
 mod repeat;
+mod replay;
 pub mod sqlite;
 mod test_clock;
 pub mod versions;

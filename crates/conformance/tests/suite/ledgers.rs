@@ -228,7 +228,7 @@ on_both_stores! {
             ]
         );
         let events = play.store().events(job_id).await.unwrap();
-        let told: Vec<_> = events[2..].iter().map(|event| event.changes.as_str()).collect();
+        let told: Vec<_> = events[4..].iter().map(|event| event.changes.as_str()).collect();
         assert_eq!(told, ["S3>4 ", "S3>4 ", "S3>4 J2>4 "]);
     }
 
@@ -375,9 +375,18 @@ async fn fan_out<W: World>(play: &Play<W>, held: &sprag_engine::store::Held, bra
         );
         play.world.execute(&sql).await.unwrap();
     }
+    for branch in 1..=branches {
+        let sql = format!(
+            "INSERT INTO event (job_id, n, at, step_index, branch, attempt_no, changes)
+             SELECT job_id, events + {branch}, 1, 0, {branch}, 1, 'S0>1 O0>1 S1>2 S2>3 '
+             FROM job WHERE job_id = {id}"
+        );
+        play.world.execute(&sql).await.unwrap();
+    }
     let sql = format!(
         "UPDATE job SET semaphore = semaphore + {branches}, initial = initial + {branches},
-             attempts_total = attempts_total + {branches} WHERE job_id = {id}"
+             attempts_total = attempts_total + {branches}, events = events + {branches}
+         WHERE job_id = {id}"
     );
     play.world.execute(&sql).await.unwrap();
 }

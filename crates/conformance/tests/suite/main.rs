@@ -8,6 +8,7 @@ mod model;
 mod play;
 mod world;
 
+mod audit;
 mod batch;
 mod bus;
 mod cases;
@@ -19,6 +20,7 @@ mod feed;
 mod graphs;
 mod jobs;
 mod ledgers;
+mod literals;
 mod poison;
 mod pull;
 mod races;

@@ -44,6 +44,8 @@ pub trait World: Send + Sync + Sized + 'static {
     const EFFECTS: &'static str;
     /// Work that writes an effect and then does something.
     fn work(effect: &str, then: Then) -> <Self::Store as sprag_engine::store::Store>::Work;
+    /// What stands before statements that go past the CHECKs of the tables.
+    fn past_checks() -> &'static str;
 }
 
 /// A SQLite file.
@@ -100,6 +102,10 @@ impl World for Sqlite {
 
     fn schema() -> &'static str {
         include_str!("../../../stores/sql/sqlite/schema_1.sql")
+    }
+
+    fn past_checks() -> &'static str {
+        "PRAGMA ignore_check_constraints = ON;"
     }
 
     const TABLES: &'static str = deeds::SQLITE_TABLES;
@@ -162,6 +168,17 @@ impl World for Postgres {
 
     fn schema() -> &'static str {
         include_str!("../../../stores/sql/postgres/schema_1.sql")
+    }
+
+    /// They are gone for good; nobody can go past them here.
+    fn past_checks() -> &'static str {
+        "DO $$ DECLARE guard record; BEGIN
+            FOR guard IN SELECT conrelid::regclass AS place, conname FROM pg_constraint
+                WHERE contype = 'c' AND connamespace = 'sprag'::regnamespace
+            LOOP
+                EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', guard.place, guard.conname);
+            END LOOP;
+        END $$;"
     }
 
     const TABLES: &'static str = deeds::POSTGRES_TABLES;

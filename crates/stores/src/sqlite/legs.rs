@@ -7,10 +7,10 @@ use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
     FinishWrite, FollowWrite, HandOff, Held, Pulse, Wish, ending_code,
 };
-use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, OutboxState};
 
 use super::engines::expect_alive;
 use super::graph;
@@ -118,11 +118,12 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     }
     let lease_end = tx.now + i64::try_from(write.lease_ms).unwrap_or(i64::MAX / 2);
     let ack_end = tx.now + i64::try_from(write.ack_timeout_ms).unwrap_or(i64::MAX / 2);
-    let (outbox, sent, acked, timer, owner) = match write.hand_off {
-        HandOff::InProcess => (1, true, true, None, Some(engine.0)),
-        HandOff::Pulled => (1, true, true, Some(lease_end), None),
-        HandOff::PulledUnacked => (1, true, false, Some(ack_end), None),
-        HandOff::Outbox => (0, false, false, None, Some(engine.0)),
+    let (pending, sent) = (OutboxState::Pending, OutboxState::Sent);
+    let (outbox, acked, timer, owner) = match write.hand_off {
+        HandOff::InProcess => (sent, true, None, Some(engine.0)),
+        HandOff::Pulled => (sent, true, Some(lease_end), None),
+        HandOff::PulledUnacked => (sent, false, Some(ack_end), None),
+        HandOff::Outbox => (pending, false, None, Some(engine.0)),
     };
     let written = tx.execute(
         include_str!("../../sql/sqlite/dispatch_attempt.sql"),
@@ -137,8 +138,8 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
             write.ledger.get(),
             write.lease_id.0.cast_signed(),
             lease_end,
-            outbox,
-            sent.then_some(tx.now),
+            outbox.code(),
+            (outbox == sent).then_some(tx.now),
             acked.then_some(tx.now),
             timer,
             owner,

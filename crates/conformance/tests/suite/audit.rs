@@ -1,0 +1,373 @@
+//! The audit, audited: each of its checks is broken by hand, past every guard of the tables, and must be the one
+//! that says so, of the job in question. What else must follow from the same damage is listed with it. Each
+//! damage is mended again, so that nothing hides behind it.
+
+use std::collections::BTreeSet;
+
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{FinishOutcome, Store};
+use sprag_engine::upkeep::Upkeep;
+use sprag_kernel::JobState;
+use sprag_kernel::decide::callback::Report;
+
+use crate::on_both_stores;
+use crate::play::{Play, facts, new_job};
+use crate::world::World;
+
+/// The name of the tenant that all jobs belong to.
+const TENANT: &str = "t1";
+
+/// Jobs in various states, by what they show, and a request whose run is one of them.
+struct Books {
+    queued: JobId,
+    running: JobId,
+    retrying: JobId,
+    done: JobId,
+    cancelled: JobId,
+    requested: JobId,
+    request: JobId,
+}
+
+async fn create<W: World>(play: &Play<W>, key: &str, steps: usize) -> JobId {
+    play.submit(new_job(facts(TENANT, Some(key), key), steps)).await.unwrap().job_id
+}
+
+impl Books {
+    async fn write<W: World>(play: &Play<W>) -> Self {
+        play.store().limit_tenant(TENANT, Some(100)).await.unwrap();
+        create(play, "old", 1).await;
+        play.run_step(Report::Succeeded).await;
+        play.clock.advance(10);
+        let done = create(play, "done", 2).await;
+        let retired = play.store().retire(play.engine, 5, None, 10).await.unwrap();
+        assert_eq!(retired.deleted, 1, "a key is left of the first");
+        play.run_step(Report::Succeeded).await;
+        play.run_step(Report::Succeeded).await;
+        create(play, "failed", 2).await;
+        play.run_step(Report::NonRetryable).await;
+        let cancelled = Self::cancelled(play).await;
+        let retrying = create(play, "retrying", 1).await;
+        play.run_step(Report::Retryable).await;
+        let running = create(play, "running", 2).await;
+        play.dispatch(&mut play.claim().await).await;
+        let (request, requested) = Self::requested(play).await;
+        let queued = create(play, "queued", 2).await;
+        play.expect_sound().await;
+        Self { queued, running, retrying, done, cancelled, requested, request }
+    }
+
+    async fn cancelled<W: World>(play: &Play<W>) -> JobId {
+        let job_id = create(play, "cancelled", 2).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.cancel(job_id).await.unwrap();
+        play.report(&mut held, Report::Retryable).await;
+        let outcome = play.finish(&held).await;
+        assert!(matches!(outcome, FinishOutcome::Done { job: JobState::Cancelled, .. }));
+        job_id
+    }
+
+    async fn requested<W: World>(play: &Play<W>) -> (JobId, JobId) {
+        let request = JobId::new();
+        let mut facts = facts(TENANT, None, "requested");
+        facts.dedup_key = format!("r:{request}:1");
+        let job_id = play.submit(new_job(facts, 1)).await.unwrap().job_id;
+        let (id, job) = (W::id(request), W::id(job_id));
+        let sql = format!(
+            "INSERT INTO request (request_id, status, version, run_no, job_id, events, created_at,
+                 updated_at, tenant_id, request_type, request_key, content_hash, plan_revision,
+                 requirement, inputs, envelope, protocol_id)
+             VALUES ({id}, 2, 5, 1, {job}, 5, 1, 1, '{TENANT}', 'TEST', {id}, {id}, '1', 'x', '{{}}',
+                 '{{}}', 'test.v1');
+             INSERT INTO request_event (request_id, n, at, changes)
+             VALUES ({id}, 1, 1, 'created'), ({id}, 2, 1, 'R0>1'), ({id}, 3, 1, 'edited'),
+                 ({id}, 4, 1, 'R1>2'), ({id}, 5, 1, 'R2>3')"
+        );
+        play.world.execute(&sql).await.unwrap();
+        (request, job_id)
+    }
+}
+
+/// A statement that breaks an invariant, the one that mends it, the check that must tell, of whom, and
+/// which others cannot but tell too.
+struct Damage {
+    check: &'static str,
+    of: Option<JobId>,
+    breaks: String,
+    mends: String,
+    follows: &'static [&'static str],
+}
+
+/// Adds to or takes from a column, and back.
+fn shift(
+    check: &'static str,
+    of: JobId,
+    (table, column, by): (&str, &str, i64),
+    row: &str,
+) -> Damage {
+    let set = |by: i64| format!("UPDATE {table} SET {column} = {column} + ({by}) WHERE {row}");
+    Damage { check, of: Some(of), breaks: set(by), mends: set(-by), follows: &[] }
+}
+
+/// Sets a column, and sets it back.
+fn set(
+    check: &'static str,
+    of: JobId,
+    (table, column): (&str, &str),
+    to: [&str; 2],
+    row: &str,
+) -> Damage {
+    let set = |to: &str| format!("UPDATE {table} SET {column} = {to} WHERE {row}");
+    Damage { check, of: Some(of), breaks: set(to[0]), mends: set(to[1]), follows: &[] }
+}
+
+const OBLIGATIONS: &str = "01_terminal_job_with_open_obligations";
+const LIVE: &str = "02_semaphore_is_not_the_number_of_live_obligations";
+const DELTAS: &str = "03_initial_plus_deltas_is_not_the_semaphore";
+const CLOSERS: &str = "04_not_exactly_one_closing_message";
+const TASKS: &str = "05_closing_message_without_completion_tasks";
+const CHILDREN: &str = "06_children_before_work";
+const EARLY_TASKS: &str = "07_completion_tasks_without_closing";
+const MARKERS: &str = "08_marker_above_one";
+const OUTBOX: &str = "09_outbox_row_without_its_digit";
+const MESSAGE: &str = "10_terminal_step_without_its_message";
+const CANCELLED: &str = "11_cancelled_job_with_an_open_step";
+const STORED: &str = "12_result_stored_but_attempt_goes_on";
+const ABANDONED: &str = "13_obligation_that_nothing_will_touch";
+const TWO_STEPS: &str = "14_two_steps_in_progress";
+const DIRECTIVES: &str = "15_attempts_total_is_not_the_number_of_directives";
+const GAPS: &str = "16_event_numbers_with_gaps";
+const REPLAY: &str = "17_events_do_not_replay_to_the_row";
+const RUN: &str = "18_request_without_its_run";
+const REQUEST_GAPS: &str = "19_request_events_with_gaps";
+const SLOTS: &str = "20_tenant_slots_are_not_its_open_jobs";
+const COUNTS: &str = "21_counts_are_not_the_jobs";
+const OPEN_TASK: &str = "22_completion_task_of_an_open_job";
+const RETIRED: &str = "23_retired_key_with_a_job";
+const PARKED: &str = "24_parked_but_claimable";
+const CURSOR: &str = "25_batch_cursor_is_not_its_journal";
+const COUNTDOWN: &str = "25_countdown_is_not_the_unfinished_predecessors";
+const JOURNAL: &str = "26_batch_journal_with_gaps";
+const REQUEST_REPLAY: &str = "27_request_events_do_not_replay_to_the_row";
+
+/// What can be done to the row of a job and to its ledgers.
+fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
+    let job = |id| format!("job_id = {}", W::id(id));
+    let at = |id, step: u32, attempt: u32| {
+        format!("job_id = {} AND step_index = {step} AND attempt_no = {attempt}", W::id(id))
+    };
+    let (done, running, retrying) = (books.done, books.running, books.retrying);
+    let first = at(done, 0, 1);
+    let last = at(done, 1, 1);
+    let runs = at(running, 0, 1);
+    let guid = |by| ("attempt", "guid", by);
+    let cancelled = at(books.cancelled, 0, 1);
+    vec![
+        Damage {
+            follows: &[LIVE, DELTAS],
+            ..shift(OBLIGATIONS, done, ("job", "semaphore", 1), &job(done))
+        },
+        Damage {
+            follows: &[LIVE, DELTAS],
+            ..shift(OBLIGATIONS, running, ("job", "semaphore", -1), &job(running))
+        },
+        set(LIVE, books.queued, ("attempt", "ready_at"), ["NULL", "1"], &at(books.queued, 0, 1)),
+        set(LIVE, retrying, ("attempt", "timer_at"), ["NULL", "1"], &at(retrying, 0, 2)),
+        shift(DELTAS, books.queued, ("job", "initial", 1), &job(books.queued)),
+        shift(CLOSERS, done, guid(100_100_000_000), &first),
+        shift(CLOSERS, done, guid(-100_100_000_000), &last),
+        shift(TASKS, done, guid(-100_000_000), &last),
+        shift(CHILDREN, retrying, guid(-10_000_000_000), &at(retrying, 0, 1)),
+        shift(EARLY_TASKS, done, guid(100_000_000), &first),
+        shift(MARKERS, done, ("attempt", "ledger", 100_000_000), &last),
+        shift(MARKERS, done, guid(10_000_000_000), &last),
+        shift(OUTBOX, running, ("attempt", "ledger", -100_000_000_000), &runs),
+        Damage {
+            follows: &[DIRECTIVES, REPLAY],
+            ..set(OUTBOX, running, ("attempt", "outbox"), ["NULL", "1"], &runs)
+        },
+        Damage { follows: &[CHILDREN], ..shift(MESSAGE, done, guid(-10_000_000_000), &first) },
+        Damage {
+            follows: &[CHILDREN],
+            ..shift(MESSAGE, books.cancelled, guid(-10_000_000_000), &cancelled)
+        },
+        Damage {
+            follows: &[REPLAY],
+            ..set(
+                CANCELLED,
+                books.cancelled,
+                ("attempt", "state"),
+                ["0", "7"],
+                &at(books.cancelled, 1, 1),
+            )
+        },
+        set(STORED, done, ("attempt", "timer_at"), ["1", "NULL"], &first),
+        set(STORED, done, ("attempt", "ready_at"), ["1", "NULL"], &first),
+        set(ABANDONED, running, ("attempt", "owner"), ["owner + 1000", "owner - 1000"], &runs),
+        Damage {
+            follows: &[REPLAY],
+            ..set(TWO_STEPS, running, ("attempt", "state"), ["3", "0"], &at(running, 1, 1))
+        },
+        shift(DIRECTIVES, running, ("job", "attempts_total", 1), &job(running)),
+    ]
+}
+
+/// What can be done to histories.
+fn to_events<W: World>(books: &Books) -> Vec<Damage> {
+    let running = books.running;
+    let job = format!("job_id = {}", W::id(running));
+    let runs = format!("{job} AND step_index = 0");
+    let told = |n: u32| format!("{job} AND n = {n}");
+    let created = |to| {
+        let row = format!("job_id = {} AND n = 1", W::id(books.queued));
+        set(REPLAY, books.queued, ("event", "changes"), [to, "'created'"], &row)
+    };
+    let nowhere = ("event", "step_index");
+    vec![
+        Damage {
+            mends: format!("UPDATE event SET n = 2 WHERE {}", told(52)),
+            ..shift(GAPS, running, ("event", "n", 50), &told(2))
+        },
+        set(REPLAY, running, ("job", "state"), ["1", "2"], &job),
+        set(REPLAY, running, ("attempt", "state"), ["2", "3"], &runs),
+        set(REPLAY, running, ("attempt", "outbox"), ["0", "1"], &runs),
+        set(REPLAY, running, nowhere, ["7", "0"], &told(2)),
+        created("'J0>2 '"),
+        created("'O0>1 '"),
+        created("'S0>1'"),
+        created("'nonsense'"),
+    ]
+}
+
+/// What can be done to requests and to what stands beside jobs.
+fn to_the_rest<W: World>(books: &Books) -> Vec<Damage> {
+    let request = books.request;
+    let row = format!("request_id = {}", W::id(request));
+    let key = format!("job_id = {}", W::id(books.requested));
+    let made_for = format!("'r:{request}:1'");
+    let whole = |check, table: &str, column: &str, row: &str| Damage {
+        of: None,
+        ..shift(check, request, (table, column, 1), row)
+    };
+    let done = format!("(SELECT dedup_key FROM job WHERE job_id = {})", W::id(books.done));
+    let queued = W::id(books.queued);
+    vec![
+        set(RUN, request, ("job", "dedup_key"), ["'k:other'", &made_for], &key),
+        Damage {
+            follows: &[REQUEST_REPLAY],
+            ..shift(RUN, request, ("request", "run_no", 1), &row)
+        },
+        Damage {
+            follows: &[REQUEST_REPLAY],
+            ..shift(RUN, request, ("request", "status", -1), &row)
+        },
+        shift(REQUEST_GAPS, request, ("request", "events", 1), &row),
+        set(
+            REQUEST_REPLAY,
+            request,
+            ("request_event", "changes"),
+            ["'edited'", "'R1>2'"],
+            &format!("{row} AND n = 4"),
+        ),
+        whole(SLOTS, "tenant", "open_jobs", &format!("tenant_id = '{TENANT}'")),
+        whole(COUNTS, "job_count", "jobs", &format!("state = {}", JobState::Succeeded as u8)),
+        Damage {
+            check: OPEN_TASK,
+            of: Some(books.queued),
+            breaks: format!(
+                "INSERT INTO completion (job_id, task, due_at, created_at)
+                 VALUES ({queued}, 'hook:a', 1, 1)"
+            ),
+            mends: "DELETE FROM completion".to_owned(),
+            follows: &[],
+        },
+        Damage {
+            follows: &[LIVE],
+            ..set(
+                PARKED,
+                books.queued,
+                ("attempt", "countdown"),
+                ["1", "0"],
+                &format!("job_id = {queued} AND step_index = 1"),
+            )
+        },
+        // The protocol of these jobs is no graph at all.
+        set(
+            COUNTDOWN,
+            books.queued,
+            ("job", "is_graph"),
+            ["1", "0"],
+            &format!("job_id = {queued}"),
+        ),
+        Damage {
+            check: CURSOR,
+            of: Some(books.queued),
+            breaks: format!(
+                "INSERT INTO batch (job_id, step_index, branch, turn, attempt_no, lease_id, cursor,
+                     success, skip, fail, cancel, out_bytes, outcome_hash, input_hash, created_at,
+                     updated_at)
+                 VALUES ({queued}, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, {queued}, 1, 1)"
+            ),
+            mends: "DELETE FROM batch".to_owned(),
+            follows: &[],
+        },
+        Damage {
+            check: JOURNAL,
+            of: Some(books.queued),
+            breaks: format!(
+                "INSERT INTO batch_journal (job_id, step_index, branch, turn, first_seq, seqs, at,
+                     outcomes, notes, outputs)
+                 VALUES ({queued}, 0, 0, 0, 0, 1, 1, '', '', '')"
+            ),
+            mends: "DELETE FROM batch_journal".to_owned(),
+            follows: &[],
+        },
+        set(RETIRED, books.done, ("retired", "dedup_key"), [&done, "'k:old'"], "1 = 1"),
+    ]
+}
+
+/// The checks that find something, and of whom.
+async fn told<W: World>(play: &Play<W>) -> BTreeSet<(String, Option<JobId>)> {
+    let checks = play.store().audit().await.unwrap();
+    let told = checks.iter().flat_map(|check| {
+        check.violations.iter().map(|violation| (check.name.clone(), violation.job_id))
+    });
+    told.collect()
+}
+
+/// The names of the files.
+fn files() -> BTreeSet<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../stores/sql/audit");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    std::fs::read_dir(folder).unwrap().map(name).collect()
+}
+
+on_both_stores! {
+    async fn each_damage_is_told_by_its_check_and_by_no_other<W>(play: &Play<W>) {
+        let books = Books::write(play).await;
+        let mut damages = to_jobs::<W>(&books);
+        damages.extend(to_events::<W>(&books));
+        damages.extend(to_the_rest::<W>(&books));
+        for damage in &damages {
+            let Damage { check, of, breaks, mends, follows } = damage;
+            let execute = async |sql: &str| {
+                let sql = format!("{} {sql}", W::past_checks());
+                play.world.execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+            };
+            execute(breaks).await;
+            let expected: BTreeSet<_> =
+                follows.iter().chain([check]).map(|name| ((*name).to_owned(), *of)).collect();
+            assert_eq!(told(play).await, expected, "{breaks}");
+            execute(mends).await;
+            assert_eq!(told(play).await, BTreeSet::new(), "{mends}");
+        }
+        let tried: BTreeSet<_> = damages.iter().map(|damage| damage.check.to_owned()).collect();
+        assert_eq!(tried, files(), "every check is broken here");
+        let run: BTreeSet<_> =
+            play.store().audit().await.unwrap().into_iter().map(|check| check.name).collect();
+        assert_eq!(run, files(), "every file is run");
+    }
+}

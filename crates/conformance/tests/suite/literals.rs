@@ -1,0 +1,303 @@
+//! Codes of states that stand in SQL, against the kernel. A statement is text and cannot ask the kernel what 5
+//! means; so every literal beside a column that holds a state is found here, in the files and in the queries that
+//! stand in code, and must be listed with what the kernel says it is. A new one fails until it is listed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use sprag_engine::store::ending_code;
+use sprag_kernel::decide::cancel::cancel_waiting;
+use sprag_kernel::decide::request::rests;
+use sprag_kernel::decide::rows::EndingKind;
+use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
+
+/// Columns that hold states.
+const COLUMNS: [&str; 4] = ["state", "outbox", "status", "ending"];
+/// How a literal is compared.
+const OPERATORS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
+
+/// Words, numbers and signs, without comments. What stands before a dot belongs to the word.
+fn tokens(text: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let without = |line: &str| {
+        line.split("--").next().unwrap_or("").split("//").next().unwrap_or("").to_owned()
+    };
+    let text: String = text.lines().map(|line| without(line) + "\n").collect();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        let end = if is_word(first) {
+            rest.find(|c| !is_word(c)).unwrap_or(rest.len())
+        } else if OPERATORS.iter().any(|operator| operator.len() == 2 && rest.starts_with(operator))
+        {
+            2
+        } else {
+            first.len_utf8()
+        };
+        tokens.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start();
+    }
+    tokens
+}
+
+fn is_number(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The literal that a column at the start of these tokens is compared with or set to.
+fn literal(tokens: &[String]) -> Option<String> {
+    let column = tokens[0].rsplit('.').next()?;
+    let mut rest = &tokens[1..];
+    // `coalesce(ending, 0) <> 10` is a comparison too.
+    if rest.len() > 4 && rest[0] == "," && is_number(&rest[1]) && rest[2] == ")" {
+        rest = &rest[3..];
+    }
+    let word = |n: usize| rest.get(n).map_or("", String::as_str);
+    if OPERATORS.contains(&word(0)) && is_number(word(1)) {
+        return Some(format!("{column} {} {}", word(0), word(1)));
+    }
+    if word(0) == "BETWEEN" && is_number(word(1)) {
+        return Some(format!("{column} BETWEEN {} AND {}", word(1), word(3)));
+    }
+    if (word(0), word(1)) == ("IN", "(") && is_number(word(2)) {
+        let listed = rest[2..].iter().take_while(|token| *token != ")");
+        let numbers: Vec<_> = listed.map(String::as_str).filter(|token| is_number(token)).collect();
+        return Some(format!("{column} IN ({})", numbers.join(", ")));
+    }
+    if word(0) == "WHEN" && is_number(word(1)) {
+        // WHEN 0 THEN ' PENDING '
+        let cases = rest.chunks(6).take_while(|case| case[0] == "WHEN");
+        let cases: Vec<_> = cases.map(|case| format!("{} {}", case[1], case[4])).collect();
+        return Some(format!("{column} is {}", cases.join(", ")));
+    }
+    None
+}
+
+/// Between the parenthesis at the start and its end, or up to a word at the same depth: parts between commas.
+fn parts<'a>(tokens: &'a [String], ends: &[&str]) -> Vec<&'a [String]> {
+    let (mut depth, mut parts, mut begin) = (0, Vec::new(), 0);
+    for (n, token) in tokens.iter().enumerate() {
+        let is_over = depth == 0 && ends.contains(&token.as_str());
+        if is_over || (depth == 0 && token == ",") {
+            parts.push(&tokens[begin..n]);
+            begin = n + 1;
+        }
+        if is_over {
+            break;
+        }
+        depth += i32::from(token == "(" || token == "[") - i32::from(token == ")" || token == "]");
+    }
+    parts
+}
+
+/// The literal that an INSERT at the start of these tokens gives a state.
+fn born(tokens: &[String]) -> Option<String> {
+    let table = tokens.get(2)?.rsplit('.').next()?;
+    if tokens[0] != "INSERT" || tokens.get(3)? != "(" {
+        return None;
+    }
+    let columns = parts(&tokens[4..], &[")"]);
+    let place = columns.iter().position(|column| COLUMNS.contains(&column[0].as_str()))?;
+    let after = tokens.iter().position(|token| token == "VALUES" || token == "SELECT")?;
+    let values = match tokens[after].as_str() {
+        "VALUES" => parts(&tokens[after + 2..], &[")"]),
+        _ => parts(&tokens[after + 1..], &["FROM"]),
+    };
+    let value = values.get(place)?;
+    let is_literal = value.len() == 1 && is_number(&value[0]);
+    is_literal.then(|| format!("{table} is born in {} {}", columns[place][0], value[0]))
+}
+
+/// Every literal of a text, and how often it is there.
+fn literals(text: &str) -> BTreeMap<String, usize> {
+    let tokens = tokens(text);
+    let mut found = BTreeMap::new();
+    for n in 0..tokens.len() {
+        let is_state = COLUMNS.contains(&tokens[n].rsplit('.').next().unwrap_or_default());
+        let told = if is_state { literal(&tokens[n..]) } else { born(&tokens[n..]) };
+        if let Some(told) = told {
+            *found.entry(told).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// Every literal in the files of a folder, by file.
+fn scan(folder: &Path, root: &Path, found: &mut BTreeMap<(String, String), usize>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            scan(&path, root, found);
+            continue;
+        }
+        let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        for (literal, count) in literals(&fs::read_to_string(&path).unwrap()) {
+            found.insert((name.clone(), literal), count);
+        }
+    }
+}
+
+// What the kernel says.
+
+fn codes<S: State>(which: impl Fn(S) -> bool) -> Vec<u8> {
+    S::machine().states.iter().copied().filter(|state| which(*state)).map(State::code).collect()
+}
+
+/// States that are all those from one on, or all those between two.
+fn range(column: &str, codes: &[u8]) -> String {
+    let (first, last) = (codes[0], codes[codes.len() - 1]);
+    assert!(codes.iter().copied().eq(first..=last), "{codes:?} have no gap");
+    format!("{column} BETWEEN {first} AND {last}")
+}
+
+fn among(column: &str, codes: &[u8]) -> String {
+    let codes: Vec<_> = codes.iter().map(u8::to_string).collect();
+    format!("{column} IN ({})", codes.join(", "))
+}
+
+fn terminal_jobs() -> String {
+    let terminal = codes(JobState::is_terminal);
+    let last = codes(|_: JobState| true).pop();
+    assert_eq!(terminal.last().copied(), last, "nothing open comes after them");
+    assert!(terminal.iter().copied().eq(terminal[0]..=last.unwrap()));
+    format!("state >= {}", terminal[0])
+}
+
+fn names<S: State>(column: &str) -> String {
+    let name = |state: &S| format!("{} {}", state.code(), state.name());
+    let names: Vec<_> = S::machine().states.iter().map(name).collect();
+    format!("{column} is {}", names.join(", "))
+}
+
+fn born_in<S: State>(table: &str, column: &str) -> String {
+    format!("{table} is born in {column} {}", S::machine().initial.code())
+}
+
+fn step(operator: &str, state: StepState) -> String {
+    format!("state {operator} {}", state.code())
+}
+
+fn outbox(state: OutboxState) -> String {
+    format!("outbox = {}", state.code())
+}
+
+/// (file, literal, how often), the literal made of what the kernel says.
+fn listed() -> Vec<(&'static str, String, usize)> {
+    let all = |column: &str, codes: &[u8]| range(column, codes);
+    let terminal_steps = |state: StepState| state.is_terminal();
+    let waits = |state: StepState| cancel_waiting(state).is_some();
+    let by_message = |state: StepState| {
+        terminal_steps(state) && !matches!(state, StepState::Cancelled | StepState::Skipped)
+    };
+    let cancel = ending_code(EndingKind::Cancel);
+    let confirmed = codes(rests).pop().unwrap();
+    let waiting = among("state", &codes(waits));
+    let mut listed = Vec::new();
+    for schema in ["sql/sqlite/schema_1.sql", "sql/postgres/schema_1.sql"] {
+        listed.push((schema, all("state", &codes(|_: JobState| true)), 1));
+        listed.push((schema, all("state", &codes(|_: StepState| true)), 1));
+        listed.push((schema, all("state", &codes(JobState::is_terminal)), 1));
+        listed.push((schema, all("outbox", &codes(|_: OutboxState| true)), 1));
+        listed.push((schema, all("status", &codes(rests)), 1));
+        listed.push((schema, format!("status = {confirmed}"), 1));
+        listed.push((schema, terminal_jobs(), 1));
+        listed.push((schema, format!("ending BETWEEN 1 AND {cancel}"), 1));
+    }
+    listed.push(("sql/sqlite/schema_1.sql", waiting.clone(), 1));
+    for views in ["sql/sqlite/views.sql", "sql/postgres/views.sql"] {
+        listed.push((views, names::<StepState>("state"), 1));
+        listed.push((views, names::<OutboxState>("outbox"), 1));
+        listed.push((views, outbox(OutboxState::Pending), 1));
+        listed.push((views, outbox(OutboxState::FailedFinal), 1));
+        listed.push((views, format!("ending = {cancel}"), 1));
+    }
+    listed.extend([
+        ("sql/sqlite/insert_job.sql", born_in::<JobState>("job", "state"), 1),
+        ("sql/sqlite/insert_attempt.sql", born_in::<StepState>("attempt", "state"), 1),
+        ("sql/sqlite/insert_request.sql", born_in::<RequestStatus>("request", "status"), 1),
+        ("sql/postgres/submit.sql", born_in::<JobState>("job", "state"), 1),
+        ("sql/postgres/submit.sql", born_in::<StepState>("attempt", "state"), 1),
+        ("sql/postgres/insert_request.sql", born_in::<RequestStatus>("request", "status"), 1),
+        ("sql/sqlite/promote_due.sql", waiting.clone(), 1),
+        ("sql/postgres/promote_due.sql", waiting.clone(), 1),
+        ("sql/postgres/finish.sql", waiting, 1),
+        ("sql/postgres/dispatch.sql", outbox(OutboxState::Sent), 1),
+    ]);
+    for publishers in ["sql/sqlite/take_unpublished.sql", "sql/postgres/take_unpublished.sql"] {
+        listed.push((publishers, step("=", StepState::Dispatching), 1));
+        listed.push((publishers, outbox(OutboxState::Pending), 1));
+    }
+    listed.push(("sql/postgres/take_over.sql", outbox(OutboxState::Pending), 1));
+    listed.push(("src/sqlite/engines.rs", outbox(OutboxState::Pending), 1));
+    for due in ["src/sqlite/engines.rs", "src/postgres/engines.rs"] {
+        listed.push((due, step("<>", StepState::Dispatching), 1));
+    }
+    for inputs in ["src/sqlite/rows.rs", "src/postgres/rows.rs"] {
+        listed.push((inputs, step("=", StepState::Succeeded), 1));
+    }
+    let audit = |check: &'static str, literal: String| (check, literal, 1);
+    listed.extend([
+        audit("sql/audit/01_terminal_job_with_open_obligations.sql", terminal_jobs()),
+        audit(
+            "sql/audit/02_semaphore_is_not_the_number_of_live_obligations.sql",
+            step("<>", StepState::Cancelled),
+        ),
+        audit("sql/audit/04_not_exactly_one_closing_message.sql", terminal_jobs()),
+        audit("sql/audit/09_outbox_row_without_its_digit.sql", format!("ending <> {cancel}")),
+        audit(
+            "sql/audit/10_terminal_step_without_its_message.sql",
+            among("state", &codes(by_message)),
+        ),
+        audit(
+            "sql/audit/10_terminal_step_without_its_message.sql",
+            step("=", StepState::Cancelled),
+        ),
+        audit(
+            "sql/audit/11_cancelled_job_with_an_open_step.sql",
+            format!("state = {}", JobState::Cancelled.code()),
+        ),
+        audit(
+            "sql/audit/11_cancelled_job_with_an_open_step.sql",
+            among("state", &codes(|state: StepState| !terminal_steps(state))),
+        ),
+        audit(
+            "sql/audit/13_obligation_that_nothing_will_touch.sql",
+            step("<>", StepState::Cancelled),
+        ),
+        audit("sql/audit/14_two_steps_in_progress.sql", step("=", StepState::InProgress)),
+        audit("sql/audit/18_request_without_its_run.sql", format!("status <> {confirmed}")),
+    ]);
+    listed
+}
+
+#[test]
+fn every_literal_beside_a_state_in_sql_is_what_the_kernel_says() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../stores"));
+    let mut found = BTreeMap::new();
+    scan(&root.join("sql"), root, &mut found);
+    scan(&root.join("src"), root, &mut found);
+    let mut expected = BTreeMap::new();
+    for (file, literal, count) in listed() {
+        *expected.entry((file.to_owned(), literal)).or_default() += count;
+    }
+    let unlisted: Vec<_> =
+        found.iter().filter(|entry| expected.get(entry.0) != Some(entry.1)).collect();
+    assert!(unlisted.is_empty(), "not what the kernel says, or not listed: {unlisted:#?}");
+    let missing: Vec<_> = expected.keys().filter(|entry| !found.contains_key(*entry)).collect();
+    assert!(missing.is_empty(), "listed and not there: {missing:#?}");
+}
+
+#[test]
+fn the_scan_sees_every_way_to_write_a_literal() {
+    let seen = |sql: &str| literals(sql).into_keys().collect::<Vec<_>>();
+    assert_eq!(seen("WHERE a.state IN (0, 5) AND x = 1"), ["state IN (0, 5)"]);
+    assert_eq!(seen("CHECK (state BETWEEN 0 AND 8)"), ["state BETWEEN 0 AND 8"]);
+    assert_eq!(seen("WHERE j.state>=4 -- state = 3"), ["state >= 4"]);
+    assert_eq!(seen("coalesce(ending, 0) <> 10"), ["ending <> 10"]);
+    assert_eq!(seen("CASE a.outbox WHEN 0 THEN 'A' WHEN 1 THEN 'B' END"), ["outbox is 0 A, 1 B"]);
+    assert_eq!(seen("INSERT INTO t (a, state) SELECT f(1, 2), 3 FROM u"), ["t is born in state 3"]);
+    assert_eq!(seen("INSERT INTO s.t (status, a) VALUES (1, ?2)"), ["t is born in status 1"]);
+    assert_eq!(seen("SET state = $1, ready_at = 3"), Vec::<String>::new());
+}
