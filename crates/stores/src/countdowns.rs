@@ -8,9 +8,9 @@ use sprag_engine::ids::{JobId, Place};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{Check, Violation};
 
-pub(crate) const NAME: &str = "25_countdown_is_not_the_unfinished_predecessors";
+pub(crate) const NAME: &str = "28_countdown_is_not_the_unfinished_predecessors";
 pub(crate) const SQL: &str =
-    include_str!("../sql/audit/25_countdown_is_not_the_unfinished_predecessors.sql");
+    include_str!("../sql/audit/28_countdown_is_not_the_unfinished_predecessors.sql");
 
 /// One place of a graph.
 pub(crate) struct Spot {

@@ -1,8 +1,9 @@
 //! Histories, folded: what events tell, move by move, must end in what the rows say. Every move must be one of the
 //! kernel's tables and begin where the one before it ended.
 //!
-//! Two things are not told word by word, since they follow from a move that is: a directive is born PENDING when
-//! its step becomes DISPATCHING, and all steps that wait are cancelled when their job is.
+//! Three things are not told word by word, since they follow from what is: a directive is born PENDING when its step
+//! becomes DISPATCHING; all steps that wait are cancelled when their job is; and once the end of a graph is certain,
+//! what waits may be cancelled before the job has ended.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ type Place = [i64; 4];
 /// The step and the directive, as an attempt has them.
 type Attempt = (StepState, Option<OutboxState>);
 
-/// Compares `STATE,PLACE STEP OUTBOX,...` with `PLACE CHANGES,...` of a job.
+/// Compares `STATE HAS_VERDICT,PLACE STEP OUTBOX,...` with `PLACE CHANGES,...` of a job.
 pub(crate) fn job(found: &str, told: &str) -> Result<(), String> {
     let mut history = History { job: JobState::machine().initial, attempts: BTreeMap::new() };
     for event in told.split(',').filter(|event| !event.is_empty()) {
@@ -26,11 +27,13 @@ pub(crate) fn job(found: &str, told: &str) -> Result<(), String> {
             history.tell(place, change)?;
         }
     }
-    let (state, rows) = found.split_once(',').unwrap_or((found, ""));
+    let (head, rows) = found.split_once(',').unwrap_or((found, ""));
+    let (state, has_verdict) = head.split_once(' ').ok_or_else(|| unreadable(head))?;
     if state != history.job.code().to_string() {
         return Err(format!("events end in {}, the job is in {state}", history.job));
     }
-    history.expect(&rows.split(',').map(read_row).collect::<Result<_, _>>()?)
+    let rows = rows.split(',').map(read_row).collect::<Result<_, _>>()?;
+    history.expect(&rows, has_verdict == "1")
 }
 
 /// Compares `STATUS RUNS` with the changes of a request. What its runs do is told by their jobs.
@@ -86,7 +89,11 @@ impl History {
         Ok(())
     }
 
-    fn expect(&self, rows: &BTreeMap<Place, (String, String)>) -> Result<(), String> {
+    fn expect(
+        &self,
+        rows: &BTreeMap<Place, (String, String)>,
+        has_verdict: bool,
+    ) -> Result<(), String> {
         if let Some(place) = self.attempts.keys().find(|place| !rows.contains_key(*place)) {
             return Err(format!("events tell of attempt {place:?}, which is not there"));
         }
@@ -94,8 +101,10 @@ impl History {
             let (mut step, outbox) = self.at(*place);
             let next = rows.range(*place..).nth(1);
             let is_newest = next.is_none_or(|(other, _)| other[..3] != place[..3]);
-            if is_newest && self.job == JobState::Cancelled {
-                step = cancel_waiting(step).map_or(step, |change| change.to());
+            let cancelled = cancel_waiting(step).map(|change| change.to());
+            let is_closed = cancelled.is_some_and(|to| to.code().to_string() == *state);
+            if is_newest && (self.job == JobState::Cancelled || has_verdict && is_closed) {
+                step = cancelled.unwrap_or(step);
             }
             let outbox = outbox.map_or_else(|| "-".to_owned(), |outbox| outbox.code().to_string());
             if (step.code().to_string(), &outbox) != (state.clone(), directive) {

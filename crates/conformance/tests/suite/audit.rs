@@ -146,9 +146,9 @@ const OPEN_TASK: &str = "22_completion_task_of_an_open_job";
 const RETIRED: &str = "23_retired_key_with_a_job";
 const PARKED: &str = "24_parked_but_claimable";
 const CURSOR: &str = "25_batch_cursor_is_not_its_journal";
-const COUNTDOWN: &str = "25_countdown_is_not_the_unfinished_predecessors";
 const JOURNAL: &str = "26_batch_journal_with_gaps";
 const REQUEST_REPLAY: &str = "27_request_events_do_not_replay_to_the_row";
+const COUNTDOWN: &str = "28_countdown_is_not_the_unfinished_predecessors";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -161,7 +161,6 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
     let last = at(done, 1, 1);
     let runs = at(running, 0, 1);
     let guid = |by| ("attempt", "guid", by);
-    let cancelled = at(books.cancelled, 0, 1);
     vec![
         Damage {
             follows: &[LIVE, DELTAS],
@@ -187,10 +186,6 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
             ..set(OUTBOX, running, ("attempt", "outbox"), ["NULL", "1"], &runs)
         },
         Damage { follows: &[CHILDREN], ..shift(MESSAGE, done, guid(-10_000_000_000), &first) },
-        Damage {
-            follows: &[CHILDREN],
-            ..shift(MESSAGE, books.cancelled, guid(-10_000_000_000), &cancelled)
-        },
         Damage {
             follows: &[REPLAY],
             ..set(
@@ -222,6 +217,9 @@ fn to_events<W: World>(books: &Books) -> Vec<Damage> {
         let row = format!("job_id = {} AND n = 1", W::id(books.queued));
         set(REPLAY, books.queued, ("event", "changes"), [to, "'created'"], &row)
     };
+    let waits = format!("{job} AND step_index = 1");
+    let verdict = |to: &str| format!("UPDATE job SET verdict = {to} WHERE {job}");
+    let step = |to: &str, row: &str| format!("UPDATE attempt SET state = {to} WHERE {row}");
     let nowhere = ("event", "step_index");
     vec![
         Damage {
@@ -231,6 +229,19 @@ fn to_events<W: World>(books: &Books) -> Vec<Damage> {
         set(REPLAY, running, ("job", "state"), ["1", "2"], &job),
         set(REPLAY, running, ("attempt", "state"), ["2", "3"], &runs),
         set(REPLAY, running, ("attempt", "outbox"), ["0", "1"], &runs),
+        // What waits is closed in silence where the end is certain, and nowhere else; what runs never is.
+        set(REPLAY, running, ("attempt", "state"), ["7", "0"], &waits),
+        Damage {
+            breaks: format!("{}; {}", verdict("6"), step("2", &runs)),
+            mends: format!("{}; {}", verdict("NULL"), step("3", &runs)),
+            ..set(REPLAY, running, ("attempt", "state"), ["2", "3"], &runs)
+        },
+        Damage {
+            breaks: format!("{}; {}", verdict("6"), step("4", &waits)),
+            mends: format!("{}; {}", verdict("NULL"), step("0", &waits)),
+            follows: &[MESSAGE],
+            ..set(REPLAY, running, ("attempt", "state"), ["4", "0"], &waits)
+        },
         set(REPLAY, running, nowhere, ["7", "0"], &told(2)),
         created("'J0>2 '"),
         created("'O0>1 '"),

@@ -1,6 +1,8 @@
--- The rows of a job as they are, its own state first, and all that its events tell, to be folded and compared.
-SELECT j.job_id, j.state || coalesce((SELECT string_agg(',' || a.step_index || '/' || a.branch || '/' || a.turn
-        || '/' || a.attempt_no || ' ' || a.state || ' ' || coalesce(CAST(a.outbox AS text), '-'), '')
+-- The rows of a job as they are, its own state first and whether its end is certain, and all that its events tell,
+-- to be folded and compared.
+SELECT j.job_id, j.state || CASE WHEN j.verdict IS NULL THEN ' 0' ELSE ' 1' END
+    || coalesce((SELECT string_agg(',' || a.step_index || '/' || a.branch || '/' || a.turn || '/'
+        || a.attempt_no || ' ' || a.state || ' ' || coalesce(CAST(a.outbox AS text), '-'), '')
     FROM attempt a WHERE a.job_id = j.job_id), '') AS found,
     (SELECT string_agg(coalesce(e.step_index, -1) || '/' || e.branch || '/' || e.turn || '/'
         || coalesce(e.attempt_no, 0) || ' ' || e.changes, ',' ORDER BY e.n)
