@@ -389,6 +389,29 @@ on_both_stores! {
         engine.shutdown(GRACE).await.unwrap();
     }
 
+    async fn a_countdown_that_is_off_is_told_by_the_audit<W>(play: &Play<W>) {
+        let steps = "
+  - {step_id: rest, needs: [], sleep: 1h}
+  - {step_id: too, needs: [], sleep: 2h}
+  - {step_id: both, needs: [rest, too], service: work}
+";
+        let engine = engine(play, steps, echo()).await;
+        let job_id = submit(&engine, json!({})).await;
+        let row = format!("job_id = {} AND step_index = 2", W::id(job_id));
+        let set = |countdown| format!("UPDATE attempt SET countdown = {countdown} WHERE {row}");
+        for countdown in [1, 3] {
+            play.world.execute(&set(countdown)).await.unwrap();
+            let checks = play.store().audit().await.unwrap();
+            let told: Vec<_> = checks.iter().filter(|check| !check.violations.is_empty()).collect();
+            let [check] = told[..] else { panic!("{told:?}") };
+            assert_eq!(check.name, "28_countdown_is_not_the_unfinished_predecessors");
+            assert_eq!(check.violations[0].job_id, Some(job_id));
+        }
+        play.world.execute(&set(2)).await.unwrap();
+        play.expect_sound().await;
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
     async fn a_cancel_lets_what_runs_finish_and_starts_nothing<W>(play: &Play<W>) {
         let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (told, wait) = (begun.clone(), go.clone());
