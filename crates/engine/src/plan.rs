@@ -257,10 +257,8 @@ fn graph_plan(
         guid_closing: closing.guid,
         follows,
         waiting_to: waiting_to(spawn.cancels_waiting),
-        job_open: job.state,
         job_closed: spawn.job.map_or(job.state, |change| change.to()),
         changes: changes.0,
-        changes_closing: String::new(),
     };
     Ok((plan, spawn.pins))
 }
@@ -277,7 +275,6 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
     let mut changes = Changes::default();
     changes.note(going_on.step);
     let spawn = closing.spawn.ok_or_else(|| Refusal::new(Code::StepOutOfOrder))?;
-    let mut closes = Changes::default();
     let follows = match spawn.follows {
         Follows::NextStep(_) => FollowWrite::NextStep,
         Follows::Duty { .. } => unreachable!("a sequence has no duties"),
@@ -287,10 +284,7 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
         Follows::Nothing => FollowWrite::Nothing,
     };
     let job_closed = match (follows, spawn.job) {
-        (FollowWrite::Nothing, Some(change)) => {
-            closes.note(Some(change));
-            change.to()
-        }
+        (FollowWrite::Nothing, Some(change)) => change.to(),
         (FollowWrite::NextStep, Some(change)) => {
             changes.note(Some(change));
             change.to()
@@ -306,10 +300,8 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
         guid_closing: closing.guid,
         follows,
         waiting_to: waiting_to(spawn.cancels_waiting),
-        job_open: job.state,
         job_closed,
         changes: changes.0,
-        changes_closing: closes.0,
     })
 }
 

@@ -435,14 +435,11 @@ pub struct FinishPlan {
     pub follows: FollowWrite,
     /// What every step that still waits becomes, if the job is being cancelled.
     pub waiting_to: Option<StepState>,
-    /// The job's state if it does not close.
-    pub job_open: JobState,
-    /// The job's state if it closes.
+    /// The job's state if it closes; if it does not, it stays where the statement finds it.
     pub job_closed: JobState,
-    /// What the event row says of the step and of an open job.
+    /// What the event row says of the step and of an open job. If the job closes, the statement adds from
+    /// which state.
     pub changes: String,
-    /// What the event row adds if the job closes.
-    pub changes_closing: String,
 }
 
 /// What follows an attempt.

@@ -11,18 +11,18 @@ WITH alive AS MATERIALIZED (
 ), message AS MATERIALIZED (
     SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
         a.priority, a.step_id, a.step_type, a.service, a.error_code, a.error_message,
-        i.open_changes, i.open_closing, i.cancelling_changes, i.cancelling_closing
+        i.open_changes, i.cancelling_changes
     FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
-        $8::bigint[], $19::text[], $20::text[], $21::text[], $22::text[]) WITH ORDINALITY
-        AS i (job_id, step_index, branch, turn, attempt_no, version, open_changes, open_closing,
-            cancelling_changes, cancelling_closing, n)
+        $8::bigint[], $19::text[], $20::text[]) WITH ORDINALITY
+        AS i (job_id, step_index, branch, turn, attempt_no, version, open_changes,
+            cancelling_changes, n)
         JOIN sprag.attempt a ON a.job_id = i.job_id AND a.step_index = i.step_index
             AND a.branch = i.branch AND a.turn = i.turn AND a.attempt_no = i.attempt_no
     WHERE i.step_index >= 0 AND i.attempt_no > 0 AND i.turn >= 0
         AND a.version = i.version AND a.guid / 1000000000 % 10 = 0
     ORDER BY i.n FOR UPDATE OF a
 ), held AS MATERIALIZED (
-    SELECT m.*, j.semaphore, j.version AS job_version, j.events, j.tenant_id,
+    SELECT m.*, j.semaphore, j.version AS job_version, j.events, j.state AS job_state, j.tenant_id,
         substr(j.dedup_key, 1, 2) <> 'c:' AS takes_slot,
         CASE WHEN j.state = $9::smallint THEN 2 ELSE 1 END AS p
     FROM message m JOIN sprag.job j ON j.job_id = m.job_id
@@ -63,12 +63,13 @@ WITH alive AS MATERIALIZED (
         p.step_type, p.service
     FROM plan p WHERE p.follows = 2
 ), waiting AS (
-    UPDATE sprag.attempt a SET state = ($23::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
+    UPDATE sprag.attempt a SET state = ($21::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
         timer_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE p.p = 2 AND p.is_last AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
 ), jobs AS (
-    UPDATE sprag.job j SET state = ($18::smallint[])[p.q], semaphore = p.after,
+    UPDATE sprag.job j SET semaphore = p.after,
+        state = CASE WHEN p.after = 0 THEN ($18::smallint[])[p.k] ELSE j.state END,
         version = j.version + p.ordinal, events = j.events + p.ordinal,
         current_step = j.current_step + p.advance, updated_at = p.now,
         completed_at = CASE WHEN p.after = 0 THEN p.now END,
@@ -83,15 +84,16 @@ WITH alive AS MATERIALIZED (
 ), completions AS (
     INSERT INTO sprag.completion (job_id, task, due_at, created_at)
     SELECT p.job_id, t.task, p.now, p.now
-    FROM plan p, LATERAL unnest(string_to_array(($24::text[])[p.n], E'\n')) AS t (task)
-    WHERE p.after = 0 AND ($24::text[])[p.n] IS NOT NULL
+    FROM plan p, LATERAL unnest(string_to_array(($22::text[])[p.n], E'\n')) AS t (task)
+    WHERE p.after = 0 AND ($22::text[])[p.n] IS NOT NULL
 ), told AS (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT p.job_id, p.events + p.ordinal, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
         CASE p.p WHEN 1 THEN p.open_changes ELSE p.cancelling_changes END
-        || CASE WHEN p.after <> 0 THEN '' WHEN p.p = 1 THEN p.open_closing ELSE p.cancelling_closing END
+        || CASE WHEN p.after <> 0 THEN ''
+            ELSE 'J' || p.job_state || '>' || ($18::smallint[])[p.k] || ' ' END
     FROM plan p
 )
-SELECT n, ($18::smallint[])[q] AS state, job_version + ordinal AS version,
+SELECT n, CASE WHEN after = 0 THEN ($18::smallint[])[k] ELSE job_state END AS state, job_version + ordinal AS version,
     follows = 1 AND enter AS entered
 FROM plan

@@ -333,7 +333,7 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     if tx.connection.total_changes() == before {
         return repeated_finish(tx, engine, write, &job);
     }
-    let state = if settled.hit { plan.job_closed } else { plan.job_open };
+    let state = if settled.hit { plan.job_closed } else { job.state };
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
 }
 
@@ -376,7 +376,7 @@ fn insert_finish_op(
         }
     };
     let changes = if closes {
-        format!("{}{}", plan.changes, plan.changes_closing)
+        format!("{}J{}>{} ", plan.changes, job.state.code(), plan.job_closed.code())
     } else {
         plan.changes.clone()
     };
@@ -397,7 +397,7 @@ fn insert_finish_op(
             if closes { plan.guid_closing.get() } else { plan.guid.get() },
             u32::from(follows > 0),
             semaphore.get(),
-            if closes { plan.job_closed.code() } else { plan.job_open.code() },
+            if closes { plan.job_closed.code() } else { job.state.code() },
             u32::from(follows == 1),
             cancels,
             follows,
