@@ -59,9 +59,15 @@ impl<T> RetryQueue<T> {
         self.remove(seq)
     }
 
-    /// When the next one is due.
-    pub(crate) fn next_due(&self) -> Option<Millis> {
-        self.by_due.first().map(|(due, _)| *due)
+    /// Whether one is due.
+    pub(crate) fn has_due(&self, now: Millis) -> bool {
+        self.by_due.first().is_some_and(|(due, _)| *due <= now)
+    }
+
+    /// When the next one will be due, apart from those that are.
+    pub(crate) fn next_due(&self, now: Millis) -> Option<Millis> {
+        let later = (now.saturating_add(1), 0)..;
+        self.by_due.range(later).next().map(|(due, _)| *due)
     }
 
     pub(crate) fn len(&self) -> usize {

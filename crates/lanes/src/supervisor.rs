@@ -134,7 +134,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         let view = self.view(self.supervisor());
         let outcome = match (dispatch.phase, self.config.lease_ms) {
             (Phase::Running, lease) => {
-                if dispatch.retries.next_due().is_some_and(|due| due <= now) {
+                if dispatch.retries.has_due(now) {
                     self.idle.notify_all();
                 }
                 lease.map_or(Ok(Vec::new()), |ms| dispatch.reclaim(ms, &self.config, view))
@@ -188,11 +188,8 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
     ) -> Option<Millis> {
         let lease_look = self.config.lease_ms.map(|ms| now.saturating_add((ms / 4).max(1)));
         match dispatch.phase {
-            // A retry that is due already waits for a worker, not for the time.
-            Phase::Running => {
-                let due = dispatch.retries.next_due().filter(|at| *at > now);
-                due.into_iter().chain(lease_look).min()
-            }
+            // A retry that is due already waits for a worker, not for the time; one behind it does not.
+            Phase::Running => dispatch.retries.next_due(now).into_iter().chain(lease_look).min(),
             Phase::Stopping(until) | Phase::Cancelling(until) => Some(until).filter(|at| *at > now),
             Phase::Over => give_up,
         }

@@ -2,7 +2,8 @@
 
 use sprag_kernel::error::Code;
 use sprag_lanes::{
-    Batch, Config, Context, Entry, Failure, Items, Lanes, Outcome, SinkError, Source, Verdict,
+    Backoff, Batch, Config, Context, Entry, ErrorClass, Failure, Items, Lanes, Outcome, SinkError,
+    Source, Verdict,
 };
 
 use crate::stage::{Written, config};
@@ -199,4 +200,25 @@ fn progress_is_reported_on_the_calling_thread_and_never_goes_back() {
     let seen = seen.lock().unwrap();
     assert!(!seen.is_empty(), "the first report comes at once");
     assert!(seen.is_sorted());
+}
+
+#[test]
+fn a_retry_that_comes_due_behind_another_is_not_forgotten() {
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let config = Config { backoff: Backoff::new(vec![100]).unwrap(), ..config(1, 2) };
+        let compute = |number: &u64, context: &Context| match context.attempts() {
+            0 => {
+                // The second retry is due after the first, when the one worker sleeps again.
+                std::thread::sleep(std::time::Duration::from_millis(20 * number));
+                Outcome::Fail(ErrorClass::RetryableTransient, "once".into())
+            }
+            _ => Outcome::Success(*number),
+        };
+        let report =
+            Lanes::new(config).run(Items::of(0..3_u64), compute, Written::default().sink());
+        ended.send(report.unwrap().summary).unwrap();
+    });
+    let summary = end.recv_timeout(std::time::Duration::from_secs(30)).expect("the run ends");
+    assert_eq!(summary.counts.success, 3);
 }
