@@ -31,10 +31,6 @@ const PARTS: &[(&str, fn())] = &[
     ("poison_on_postgres", poison::on_postgres),
 ];
 
-/// Parts that only `scripts/long` runs by itself. The crash points on Postgres have a fault open: after a
-/// crash the events of a graph with a skipped first step may not replay to its job's state.
-const LONG: &[&str] = &["crashes_on_postgres"];
-
 fn main() {
     if let Ok(folder) = std::env::var("SPRAG_VICTIM") {
         victim::run(folder.as_ref());
@@ -43,11 +39,8 @@ fn main() {
     // Flags are meant for the harness that this program does not have.
     let words: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let is_long = std::env::var_os("SPRAG_LONG").is_some();
-    let chosen = |name: &str| match words.as_slice() {
-        [] => is_long || !LONG.contains(&name),
-        words => words.iter().any(|word| name.contains(word)),
-    };
+    let chosen =
+        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let mut passed = 0;
     for (name, part) in PARTS.iter().filter(|(name, _)| chosen(name)) {
         let begun = Instant::now();

@@ -2,16 +2,28 @@
 
 use sprag_engine::ids::AttemptKey;
 use sprag_engine::plan;
-use sprag_engine::store::{Amendment, DispatchOutcome, FinishOutcome, Store, Timer};
+use sprag_engine::store::{
+    Amendment, Begins, DispatchOutcome, FinishOutcome, JobFacts, NewJob, NewStep, Store, Timer,
+};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{Fence, LeaseId};
 use sprag_kernel::{Code, JobState, OutboxState, StepState};
 
 use crate::on_both_stores;
-use crate::play::{BEGIN_MS, Play};
+use crate::play::{BEGIN_MS, Play, facts, new_job};
 use crate::world::World;
 
 const NOW: u64 = BEGIN_MS.cast_unsigned();
+
+/// A graph of three steps that all begin with the job.
+const ROOTS: &str = "
+protocol_id: roots.v1
+request_types: [ROOTS]
+steps:
+  - {step_id: s0, needs: [], service: work}
+  - {step_id: s1, needs: [], service: work}
+  - {step_id: s2, needs: [], service: work}
+";
 
 on_both_stores! {
     async fn j1_create_leaves_a_queued_job_with_one_activation<W>(play: &Play<W>) {
@@ -46,6 +58,37 @@ on_both_stores! {
         let events = play.store().events(job_id).await.unwrap();
         assert_eq!(events.len(), 2);
         assert_eq!(events[1].changes, "J0>1 S0>1 ");
+    }
+
+    /// A slice that carried two attempts of one job left any other job of it QUEUED, whose event yet told that
+    /// it had begun; the next directive of that job told so once more.
+    async fn a_job_begins_in_a_slice_in_which_others_share_a_job<W>(play: &Play<W>) {
+        play.store().put_protocol("roots.v1", ROOTS).await.unwrap();
+        let facts = JobFacts { protocol_id: "roots.v1".to_owned(), ..facts("t1", None, "graph") };
+        let mut graph = NewJob { is_graph: true, ..new_job(facts, 3) };
+        graph.steps = graph
+            .steps
+            .iter()
+            .map(|step| NewStep { begins: Begins::Ready, ..step.clone() })
+            .collect();
+        play.submit(graph).await.unwrap();
+        let mut slice = play.claim_as(play.engine, 3).await.unwrap();
+        let mut first = slice.remove(0);
+        play.dispatch(&mut first).await;
+        for held in &mut slice {
+            held.job = first.job;
+        }
+        let begins = play.create(1).await;
+        slice.push(play.claim().await);
+
+        let writes = slice.iter_mut().map(|held| play.dispatch_write(held).unwrap()).collect();
+        let outcomes = play.store().dispatch(play.engine, writes).await.unwrap();
+        for outcome in outcomes {
+            assert!(matches!(outcome, DispatchOutcome::Done { .. }), "{outcome:?}");
+        }
+        assert_eq!(play.job(begins).await.row.state, JobState::InProgress);
+        let shared = play.job(first.key.job_id).await.row;
+        assert_eq!((shared.state, shared.attempts_total), (JobState::InProgress, 3));
     }
 
     async fn o1_and_t1_publishing_sends_the_row_and_starts_the_ack_timer<W>(play: &Play<W>) {

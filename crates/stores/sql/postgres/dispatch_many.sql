@@ -1,4 +1,5 @@
--- As dispatch.sql, for several attempts of a job at once, none of which moves it: the job is written once.
+-- As dispatch.sql, for a slice in which several attempts share a job, which is written once. Those that share
+-- one leave it where it is; a job that moves has a single attempt here, but it may stand beside them.
 -- The work of Leg1 of a slice, with the digit that proves it, if Leg1 is not done yet and the job is where
 -- the plan found it and is not ending. A cancel that commits between the snapshot and the job's lock makes
 -- the statement start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer
@@ -32,8 +33,8 @@ WITH alive AS MATERIALIZED (
         count(*) OVER (PARTITION BY e.job_id) AS of_job
     FROM entered e
 ), moved AS MATERIALIZED (
-    UPDATE sprag.job j SET version = j.version + e.of_job, events = j.events + e.of_job,
-        attempts_total = j.attempts_total + e.of_job, updated_at = e.now
+    UPDATE sprag.job j SET state = e.job_to, version = j.version + e.of_job,
+        events = j.events + e.of_job, attempts_total = j.attempts_total + e.of_job, updated_at = e.now
     FROM numbered e
     WHERE e.ordinal = 1 AND j.job_id = e.job_id AND j.state = e.job_from AND j.verdict IS NULL
     RETURNING j.job_id, j.events - e.of_job AS events, e.of_job
