@@ -6,6 +6,7 @@ use crate::commands::{
     canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, request, serve, service,
     submit, tenant, token, verify, worker,
 };
+use crate::demo;
 use crate::map::args::MapArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
@@ -26,6 +27,8 @@ pub struct Args {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show everything at once: a server, workers, failures on purpose, a kill, and the audit.
+    Demo(demo::DemoArgs),
     /// Serve an engine over HTTP until a signal ends it.
     Serve(Box<serve::ServeArgs>),
     /// Submit a job to a server, and wait for its end if asked to.

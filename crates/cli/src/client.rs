@@ -1,6 +1,7 @@
 //! Calling a server: found by flag, environment or data folder, with a token that is found the same way.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,29 +71,62 @@ impl Client {
         Ok(Self { agent: config.build().into(), url, token })
     }
 
+    /// A server whose address and token are known.
+    pub fn at(url: &str, token: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE));
+        Self { agent: config.build().into(), url: url.to_owned(), token: token.to_owned() }
+    }
+
     /// Calls, and reads the answer. Problem details become the refusal that they were.
     pub fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Refusal> {
-        let unreachable = |reason: String| {
-            Refusal::new(Code::ServerUnreachable)
-                .with("server", self.url.clone())
-                .with("reason", reason)
-        };
+        let text = self.read(self.send(method, path, "application/json", body)?)?;
+        serde_json::from_str(&text).map_err(|error| self.unreachable(error.to_string()))
+    }
+
+    /// Submits many envelopes, one per line, and reads one answer per line.
+    pub fn submit_lines(&self, lines: &[u8]) -> Result<String, Refusal> {
+        self.read(self.send("POST", "/v1/commands", "application/x-ndjson", lines)?)
+    }
+
+    /// An answer that is read as it comes.
+    pub fn stream(&self, path: &str) -> Result<impl BufRead + use<>, Refusal> {
+        let response = self.send("GET", path, "application/json", b"")?;
+        Ok(BufReader::new(response.into_body().into_reader()))
+    }
+
+    /// Calls, and hands over a good answer as it begins.
+    fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Heard, Refusal> {
         let call = ureq::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
             .header("authorization", format!("Bearer {}", self.token))
-            .header("content-type", "application/json")
+            .header("content-type", kind)
             .body(body);
-        let call = call.map_err(|error| unreachable(error.to_string()))?;
-        let mut response = self.agent.run(call).map_err(|error| unreachable(error.to_string()))?;
-        let is_good = response.status().is_success();
+        let call = call.map_err(|error| self.unreachable(error.to_string()))?;
+        let response = self.agent.run(call).map_err(|error| self.unreachable(error.to_string()))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let text = self.read(response)?;
+        let problem = serde_json::from_str(&text).map_err(|e| self.unreachable(e.to_string()))?;
+        Err(refused(&problem))
+    }
+
+    fn read(&self, mut response: Heard) -> Result<String, Refusal> {
         let text = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
-        let text = text.map_err(|error| unreachable(error.to_string()))?;
-        let answer: Value =
-            serde_json::from_str(&text).map_err(|error| unreachable(error.to_string()))?;
-        if is_good { Ok(answer) } else { Err(refused(&answer)) }
+        text.map_err(|error| self.unreachable(error.to_string()))
+    }
+
+    fn unreachable(&self, reason: String) -> Refusal {
+        Refusal::new(Code::ServerUnreachable)
+            .with("server", self.url.clone())
+            .with("reason", reason)
     }
 }
+
+type Heard = ureq::http::Response<ureq::Body>;
 
 /// A refusal that passes by itself: the same call may be sent again.
 pub fn passes(refusal: &Refusal) -> bool {

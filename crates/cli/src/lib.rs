@@ -6,6 +6,8 @@
 //! | [`args`] | the command line as data |
 //! | [`client`] | calling a server |
 //! | [`commands`] | one file per command |
+//! | [`demo`] | `sprag demo`, everything at once |
+//! | [`feed`] | a server's events as they happen |
 //! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
 //! | [`stores`] | looking at a store |
@@ -13,6 +15,8 @@
 pub mod args;
 pub mod client;
 pub mod commands;
+pub mod demo;
+pub mod feed;
 pub mod map;
 pub mod output;
 pub mod stores;
@@ -31,6 +35,11 @@ pub fn run(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
         Ok(args) => args,
         Err(error) => return output::report_usage(&error, words.iter().any(|w| w == "--json")),
     };
+    if let Command::Demo(demo) = &args.command
+        && let Some(code) = demo.played()
+    {
+        return code;
+    }
     let mut output = Output::new(args.json);
     match dispatch(args.command, &mut output).and_then(|()| output.finish()) {
         Ok(()) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
@@ -40,6 +49,7 @@ pub fn run(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
 
 fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
     match command {
+        Command::Demo(args) => demo::run(&args, output),
         Command::Serve(args) => commands::serve::run(&args, output),
         Command::Submit(args) => commands::submit::run(&args, output),
         Command::Worker(args) => commands::worker::run(&args, output),

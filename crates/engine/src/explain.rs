@@ -6,6 +6,7 @@ use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, State, StepState};
 
 use crate::duration;
+use crate::graph::place;
 use crate::store::{AttemptView, JobView};
 
 /// An explanation in sentences.
@@ -43,7 +44,11 @@ fn open<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Option<&'a AttemptVie
 }
 
 fn story(attempt: &AttemptView, now: Millis) -> String {
-    let name = format!("Step {}, attempt {}", attempt.step_id, attempt.key.attempt_no);
+    let branch = match attempt.key.branch {
+        0 => String::new(),
+        branch => format!(" of branch {}", place::show(branch)),
+    };
+    let name = format!("Step {}{branch}, attempt {}", attempt.step_id, attempt.key.attempt_no);
     let why = match &attempt.error {
         Some(error) => format!(" ({}: {})", error.code, error.message),
         None => String::new(),

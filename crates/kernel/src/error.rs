@@ -304,6 +304,9 @@ codes! {
     JobFailed = "JOB_FAILED", Rejected, 422,
         "the job that was waited for has ended without success",
         "see `error` and the job's history";
+    DemoFailed = "DEMO_FAILED", Rejected, 422,
+        "the demo did not go as its script says",
+        "run it again with --keep and look at the logs in its folder; this may be a bug";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

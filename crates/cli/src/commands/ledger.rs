@@ -74,7 +74,8 @@ pub fn run(args: &LedgerArgs, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-fn activity(ledger: ActivityLedger, output: &mut Output) -> Result<(), Failure> {
+/// Draws the digits of an attempt.
+pub fn activity(ledger: ActivityLedger, output: &mut Output) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(&Explained::Activity {
             digits: ledger.to_string(),
@@ -99,7 +100,8 @@ fn activity(ledger: ActivityLedger, output: &mut Output) -> Result<(), Failure> 
     output.line(format_args!("\n{}", ledger.next()))
 }
 
-fn guid(ledger: GuidLedger, output: &mut Output) -> Result<(), Failure> {
+/// Draws the digits of a message.
+pub fn guid(ledger: GuidLedger, output: &mut Output) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(&Explained::Guid {
             digits: ledger.to_string(),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod canon;
+mod demo;
 mod docs;
 mod door;
 mod job;
