@@ -1,4 +1,5 @@
-//! A job, explained from its rows: what happened, what holds it now, and what comes next and when.
+//! A job, explained from its rows: what happened, what holds it now, and what comes next and when. A sequence
+//! is held by its current step, a graph by every obligation that is open.
 
 use serde::Serialize;
 use sprag_kernel::decide::rows::EndingKind;
@@ -28,27 +29,67 @@ pub fn explain(job: &JobView, attempts: &[AttemptView], now: Millis) -> Explanat
     if let Some(completed_at) = job.completed_at {
         happened.push(format!("The job ended {} {}.", job.row.state, ago(completed_at, now)));
     }
-    let (now, next) = match open(job, attempts) {
-        Some(attempt) => (holds(job, attempt, now), attempt.row.ledger.next().to_owned()),
+    let open = open(job, attempts);
+    let (now, next) = match open.first() {
+        Some(first) => (held(job, &open, now), first.row.ledger.next().to_owned()),
         None => (over(job), "Nothing: the job is over.".to_owned()),
     };
     Explanation { happened, now, next }
 }
 
-/// The attempt whose turn it is: the newest of the current step.
-fn open<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Option<&'a AttemptView> {
+/// The attempts that hold the job: in a sequence the newest of the current step, in a graph all that are
+/// open, those that somebody can go on with first.
+fn open<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Vec<&'a AttemptView> {
     if job.row.state.is_terminal() {
-        return None;
+        return Vec::new();
     }
-    attempts.iter().rfind(|attempt| attempt.key.step_index == job.row.current_step)
+    if !job.row.is_graph {
+        let is_current = |attempt: &&AttemptView| attempt.key.step_index == job.row.current_step;
+        return attempts.iter().rfind(is_current).into_iter().collect();
+    }
+    let mut open: Vec<_> = attempts.iter().filter(|attempt| is_obligation(attempt)).collect();
+    open.sort_by_key(|attempt| attempt.countdown > 0);
+    open
 }
 
-fn story(attempt: &AttemptView, now: Millis) -> String {
+/// Whether it is parked or activated, and has not settled.
+fn is_obligation(attempt: &AttemptView) -> bool {
+    let is_live = attempt.is_ready
+        || attempt.timer_at.is_some()
+        || attempt.owner.is_some()
+        || attempt.countdown > 0
+        || attempt.row.ledger.leg1_entries() > 0;
+    let has_settled = attempt.row.ending.is_some_and(|ending| ending.guid.children_spawned());
+    is_live && !has_settled && attempt.row.state != StepState::Cancelled
+}
+
+/// The most open obligations that are told one by one.
+const TOLD: usize = 5;
+
+fn held(job: &JobView, open: &[&AttemptView], now: Millis) -> String {
+    let mut told: Vec<String> =
+        open.iter().take(TOLD).map(|attempt| holds(job, attempt, now)).collect();
+    if open.len() > TOLD {
+        told.push(format!("And {} more are open.", open.len() - TOLD));
+    }
+    told.join(" ")
+}
+
+/// Where an attempt is, as far as that is not said by its step.
+fn whereabouts(attempt: &AttemptView) -> String {
     let branch = match attempt.key.branch {
         0 => String::new(),
         branch => format!(" of branch {}", place::show(branch)),
     };
-    let name = format!("Step {}{branch}, attempt {}", attempt.step_id, attempt.key.attempt_no);
+    match attempt.key.turn {
+        0 => branch,
+        turn => format!("{branch}, turn {turn}"),
+    }
+}
+
+fn story(attempt: &AttemptView, now: Millis) -> String {
+    let (step, place) = (&attempt.step_id, whereabouts(attempt));
+    let name = format!("Step {step}{place}, attempt {}", attempt.key.attempt_no);
     let why = match &attempt.error {
         Some(error) => format!(" ({}: {})", error.code, error.message),
         None => String::new(),
@@ -79,7 +120,8 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
 }
 
 fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
-    let step = format!("step {} of service {}", attempt.step_id, attempt.service);
+    let step =
+        format!("step {}{} of service {}", attempt.step_id, whereabouts(attempt), attempt.service);
     let cancelling = match job.row.state {
         JobState::Cancelling => "The job is being cancelled. ",
         JobState::Queued
@@ -90,6 +132,9 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         | JobState::Cancelled => "",
     };
     let what = match (attempt.row.state, attempt.timer_at) {
+        _ if attempt.countdown > 0 => {
+            format!("The {step} is parked for {} others.", attempt.countdown)
+        }
         _ if attempt.row.ending.is_some() => {
             format!("The attempt of {step} has ended; its message is being processed.")
         }

@@ -109,6 +109,17 @@ pub fn dispatch_to(
     })
 }
 
+/// The directive of a closer of a cycle, whose message is the next entry of the loop after so many turns.
+pub fn after_turns(
+    held: &mut Held,
+    write: DispatchWrite,
+    turns: u32,
+) -> Result<DispatchWrite, Refusal> {
+    let ledger = write.ledger.after_turns(turns)?;
+    held.attempt.ledger = ledger;
+    Ok(DispatchWrite { ledger, ..write })
+}
+
 impl Walk {
     fn send(&mut self, terms: Terms<'_>) -> Result<(), Refusal> {
         let sent = leg1::published(&self.attempt, self.attempt.version, terms)?;

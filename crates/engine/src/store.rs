@@ -416,6 +416,8 @@ pub struct NewRow {
     pub begins: Begins,
     /// Higher goes first.
     pub priority: i32,
+    /// From its activation to the time it is due.
+    pub delay_ms: Millis,
 }
 
 /// What Steps 1 to 3 write, for one state of the job.
@@ -760,6 +762,7 @@ pub trait Store: Upkeep + Batches {
     ) -> impl Future<Output = Answer<Option<Result<T, Refusal>>>> + Send;
 
     /// How activities have ended: of each place its newest attempt if that is over, in the order asked for.
+    /// A place that has no row of its turn is answered from the last turn before it.
     fn ends(
         &self,
         places: Vec<(JobId, Place)>,

@@ -41,6 +41,8 @@ pub struct AttemptView {
     pub is_ready: bool,
     /// Whether its service is paused, so that nobody claims it.
     pub is_paused: bool,
+    /// For how many others it is parked.
+    pub countdown: u32,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.

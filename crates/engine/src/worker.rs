@@ -102,7 +102,8 @@ impl<W: Send + 'static> TransactionalHandler<W> {
 
 /// What a handler of any kind returned.
 pub(crate) struct Returned<W> {
-    pub(crate) output: Value,
+    /// Nothing if it is another turn of a cycle that has come of it.
+    pub(crate) output: Option<Value>,
     pub(crate) work: Option<W>,
 }
 
@@ -119,7 +120,7 @@ impl<W: Send + 'static> From<Handler> for Runner<W> {
     fn from(Handler(handler): Handler) -> Self {
         Self(Arc::new(move |directive, context| {
             let answer = handler(directive, context);
-            Box::pin(async move { Ok(Returned { output: answer.await?, work: None }) })
+            Box::pin(async move { Ok(Returned { output: Some(answer.await?), work: None }) })
         }))
     }
 }
@@ -130,7 +131,7 @@ impl<W: Send + 'static> From<TransactionalHandler<W>> for Runner<W> {
             let answer = handler(directive, context);
             Box::pin(async move {
                 let (output, work) = answer.await?;
-                Ok(Returned { output, work: Some(work) })
+                Ok(Returned { output: Some(output), work: Some(work) })
             })
         }))
     }

@@ -55,7 +55,11 @@ fn violation(spot: &Spot, why: &str) -> Violation {
 /// How many of those that a parked row waits for are not over.
 fn unfinished(graph: &Graph, at: Place, places: &Places) -> u32 {
     let node = graph.node(at.step_index);
-    let is_open = |place: Place| u32::from(!places.get(&place).copied().unwrap_or(false));
+    let is_open = |place: Place| u32::from(!is_over(graph, place, places));
+    if let Kind::Loop(closer) = &node.kind {
+        let ScopeKind::Turns { end, .. } = graph.scopes()[closer.scope].kind else { return 0 };
+        return is_open(Place { step_index: end, ..at });
+    }
     if let Kind::Gather { fan } = node.kind {
         let end = end_of(graph, fan);
         let is_branch = |place: &&Place| {
@@ -68,6 +72,17 @@ fn unfinished(graph: &Graph, at: Place, places: &Places) -> u32 {
         return ahead_in_line(graph, at).map_or(0, is_open);
     }
     node.needs.iter().map(|need| is_open(Place { step_index: *need, ..at })).sum()
+}
+
+/// Whether a place is over; a cycle is if its last turn is.
+fn is_over(graph: &Graph, place: Place, places: &Places) -> bool {
+    let is_turn =
+        |other: &&Place| other.step_index == place.step_index && other.branch == place.branch;
+    let seen = match graph.node(place.step_index).kind {
+        Kind::Loop(_) => places.keys().filter(is_turn).max_by_key(|other| other.turn),
+        _ => Some(&place),
+    };
+    seen.and_then(|place| places.get(place)).copied().unwrap_or(false)
 }
 
 /// The end of the branch whose room the first nodes of this one wait for.

@@ -45,6 +45,26 @@ fn a_sound_protocol_is_shown_as_text_and_as_a_flowchart() {
 }
 
 #[test]
+fn a_cycle_is_shown_with_its_condition_and_the_way_back() {
+    let file = file(
+        "{protocol_id: poll.v1, request_types: [POLL], steps: [{step_id: poll, service: s,\
+          repeat: {while: steps.poll.output.left > 0, max: 9, delay: 10s}}, {step_id: after, service: s}]}",
+    );
+    let path = file.path().to_str().unwrap();
+    let text = sprag(&["protocol", "show", path], "");
+    assert_eq!(
+        text.stdout,
+        "poll: repeat while steps.poll.output.left > 0, 9 turns at most, 10s apart\n  \
+           poll: service s\n\
+         after: service s, after poll\n"
+    );
+    let chart = sprag(&["protocol", "show", path, "--format", "mermaid"], "").stdout;
+    for edge in ["n0 --> n1", "n1 --> n2", "n2 -. again .-> n0", "n2 --> n3"] {
+        assert!(chart.contains(edge), "{edge} in {chart}");
+    }
+}
+
+#[test]
 fn a_mistake_is_refused_with_its_place() {
     let file = file(&PAGES.replace("steps.split.output.pages", "steps.meta.output"));
     let said = sprag(&["protocol", "check", file.path().to_str().unwrap(), "--json"], "");

@@ -21,7 +21,7 @@ use crate::on_both_stores;
 use crate::play::{Play, SERVICE};
 use crate::world::World;
 
-const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
 
 /// A handler that says what it was handed: `item`, or the outputs that it saw.
 pub fn echo() -> Handler {
@@ -89,7 +89,7 @@ pub async fn closed<S: Store>(store: &S, job_id: JobId) -> JobView {
 }
 
 /// Runs one job to its end and stops the engine.
-async fn ran<W: World>(play: &Play<W>, steps: &str, payload: Value, work: Handler) -> Run {
+pub async fn ran<W: World>(play: &Play<W>, steps: &str, payload: Value, work: Handler) -> Run {
     let engine = engine(play, steps, work).await;
     let job_id = submit(&engine, payload).await;
     let job = closed(play.store(), job_id).await;
@@ -98,31 +98,31 @@ async fn ran<W: World>(play: &Play<W>, steps: &str, payload: Value, work: Handle
     Run { job, attempts: play.attempts(job_id).await }
 }
 
-struct Run {
-    job: JobView,
-    attempts: Vec<AttemptView>,
+pub struct Run {
+    pub job: JobView,
+    pub attempts: Vec<AttemptView>,
 }
 
 impl Run {
-    fn state(&self, step_id: &str) -> StepState {
+    pub fn state(&self, step_id: &str) -> StepState {
         self.find(step_id).row.state
     }
 
-    fn find(&self, step_id: &str) -> &AttemptView {
+    pub fn find(&self, step_id: &str) -> &AttemptView {
         self.attempts.iter().rfind(|a| a.step_id == step_id).unwrap_or_else(|| panic!("{step_id}"))
     }
 
-    fn output(&self, step_id: &str) -> Value {
+    pub fn output(&self, step_id: &str) -> Value {
         let output = self.find(step_id).output.as_deref();
         output.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
     }
 
     #[track_caller]
-    fn succeeded(&self) {
+    pub fn succeeded(&self) {
         assert_eq!(self.job.row.state, JobState::Succeeded, "{:?}", self.job.error);
     }
 
-    fn error(&self) -> &str {
+    pub fn error(&self) -> &str {
         self.job.error.as_ref().map_or("", |error| error.code.as_str())
     }
 }
@@ -483,7 +483,7 @@ on_both_stores! {
         };
         let first = engine(play, FAN, slow_echo()).await;
         let job_id = submit(&first, json!({"items": items})).await;
-        let survivor = lose_engines(play, first, FAN, 6).await;
+        let survivor = lose_engines(play, first, (FAN, slow_echo), 6).await;
         closed(play.store(), job_id).await;
         assert_eq!(outputs(&play.attempts(job_id).await), undisturbed);
         survivor.shutdown(GRACE).await.unwrap();
@@ -491,17 +491,17 @@ on_both_stores! {
 }
 
 /// Loses one engine after the other, each taken over by a new one; returns the last.
-async fn lose_engines<W: World>(
+pub async fn lose_engines<W: World>(
     play: &Play<W>,
     first: Engine<W::Store>,
-    steps: &str,
+    (steps, work): (&str, fn() -> Handler),
     count: i64,
 ) -> Engine<W::Store> {
     let mut engine_now = first;
     // The play itself is number 1.
     for number in 2..2 + count {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let heir = engine(play, steps, slow_echo()).await;
+        let heir = engine(play, steps, work()).await;
         let dead = format!("SELECT CAST(dead AS text) FROM engine WHERE engine_no = {number}");
         while play.world.query(&dead).await.unwrap()[0][0].as_deref() != Some("1") {
             // As if it had not beaten for long; it may beat once more before the heir looks.

@@ -13,6 +13,7 @@ mod batch;
 mod bus;
 mod cases;
 mod clock;
+mod cycles;
 mod differential;
 mod engines;
 mod faults;

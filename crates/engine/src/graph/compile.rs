@@ -226,7 +226,7 @@ impl Builder {
         let closer = Loop { condition, max: repeat.max, delay_ms, scope };
         let name = format!("{}/loop", step.step_id);
         let closer = self.close(control(&name, Kind::Loop(closer), around), &step.step_id);
-        self.scopes[scope].kind = ScopeKind::Turns { closer, end };
+        self.scopes[scope].kind = ScopeKind::Turns { begin, closer, end };
         Ok(Ends { first: begin, last: closer })
     }
 

@@ -4,10 +4,15 @@
 //! down. An opener inserts the rows of its scope, branch by branch, and the closer, parked for as many ends
 //! as there are branches. The node that ends a branch counts down the closer and, if only so many branches
 //! may be open at a time, the branch that waits for this one.
+//!
+//! A cycle opens one turn at a time: the rows of its scope and a closer that is parked for the node that ends
+//! the turn. The closer of a turn that is followed by another has no output, and opens that one; the closer
+//! of the last turn has the output of the cycle, and its end is that of the cycle.
 
 use std::sync::Arc;
 
 use serde_json::Value;
+use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal, StepState};
 
 use super::{Fan, Graph, Kind, ScopeKind, place};
@@ -22,8 +27,18 @@ pub struct End<'a> {
     pub state: StepState,
     /// JSON text of what it produced.
     pub output: Option<&'a str>,
+    /// JSON text of the item of its branch, which the rows of its scope keep.
+    pub item: Option<&'a str>,
     /// The job's priority, which its rows inherit.
     pub priority: i32,
+}
+
+/// A turn to open.
+struct Turn {
+    scope: usize,
+    number: u32,
+    /// From now to the time its first nodes are due.
+    delay_ms: Millis,
 }
 
 impl Graph {
@@ -58,10 +73,34 @@ impl Graph {
         let Place { step_index, branch, turn } = end.place;
         let mut duties = Duties { steps: steps.clone(), ..Duties::default() };
         let node = self.node(step_index);
-        if let Kind::Fan(fan) = &node.kind {
-            self.open_branches(fan, end, &mut duties)?;
-            return Ok(duties);
+        match &node.kind {
+            Kind::Fan(fan) => {
+                self.open_branches(fan, end, &mut duties)?;
+                return Ok(duties);
+            }
+            Kind::Begin { scope } => {
+                let turn = Turn { scope: *scope, number: 0, delay_ms: 0 };
+                self.open_turn(&turn, end, &mut duties);
+                return Ok(duties);
+            }
+            Kind::Loop(closer) if end.state == StepState::Succeeded && end.output.is_none() => {
+                let (number, delay_ms) = (turn + 1, closer.delay_ms);
+                let turn = Turn { scope: closer.scope, number, delay_ms };
+                self.open_turn(&turn, end, &mut duties);
+                return Ok(duties);
+            }
+            Kind::Loop(_)
+            | Kind::Work
+            | Kind::Gather { .. }
+            | Kind::Join
+            | Kind::Wait(_)
+            | Kind::Sleep
+            | Kind::Job(..)
+            | Kind::Exec(_)
+            | Kind::Http(..) => {}
         }
+        // What follows a cycle is outside of its turns.
+        let turn = if self.scopes[node.scope].in_cycle { turn } else { 0 };
         for follower in &node.followers {
             let place = Place { step_index: *follower, branch, turn };
             match self.begins(*follower) {
@@ -70,14 +109,41 @@ impl Graph {
                 Begins::Ready | Begins::Unborn => unreachable!("a follower waits for somebody"),
             }
         }
-        if let ScopeKind::Branches { fan, gather, end: last } = self.scopes[node.scope].kind
-            && last == step_index
-        {
-            let closer = Place { step_index: gather, branch: place::around(branch, 1), turn };
-            duties.counts_down.push(closer);
-            self.let_in(fan, end.place, &mut duties);
+        match self.scopes[node.scope].kind {
+            ScopeKind::Branches { fan, gather, end: last } if last == step_index => {
+                let closer = Place { step_index: gather, branch: place::around(branch, 1), turn };
+                duties.counts_down.push(closer);
+                self.let_in(fan, Place { turn, ..end.place }, &mut duties);
+            }
+            ScopeKind::Turns { closer, end: last, .. } if last == step_index => {
+                duties.counts_down.push(Place { step_index: closer, branch, turn });
+            }
+            ScopeKind::Job | ScopeKind::Branches { .. } | ScopeKind::Turns { .. } => {}
         }
         Ok(duties)
+    }
+
+    /// Opens a turn and parks its closer. A cycle that was skipped or has failed before its first turn has
+    /// none, and its closer ends as it did.
+    fn open_turn(&self, turn: &Turn, end: &End<'_>, duties: &mut Duties) {
+        let ScopeKind::Turns { closer, .. } = self.scopes[turn.scope].kind else {
+            unreachable!("a cycle opens turns")
+        };
+        let is_open = end.state == StepState::Succeeded;
+        let nodes = self.scopes[turn.scope].nodes.iter().filter(|_| is_open);
+        let row = |step_index: u32, begins: Begins| {
+            let node = self.node(step_index);
+            let waits = if begins == Begins::Ready { turn.delay_ms } else { 0 };
+            NewRow {
+                place: Place { step_index, branch: end.place.branch, turn: turn.number },
+                item: end.item.map(ToOwned::to_owned),
+                begins,
+                priority: end.priority + node.priority,
+                delay_ms: node.delay_ms + waits,
+            }
+        };
+        duties.inserts.extend(nodes.map(|index| row(*index, self.begins(*index))));
+        duties.inserts.push(row(closer, if is_open { Begins::Parked(1) } else { Begins::Ready }));
     }
 
     /// Opens the branches of a fan-out and parks its closer. A fan-out that was skipped or has failed has
@@ -111,6 +177,7 @@ impl Graph {
                     item: Some(item.to_string()),
                     begins,
                     priority: end.priority + self.node(*step_index).priority,
+                    delay_ms: self.node(*step_index).delay_ms,
                 });
             }
         }
@@ -119,6 +186,7 @@ impl Graph {
             item: None,
             begins: if count == 0 { Begins::Ready } else { Begins::Parked(count) },
             priority: end.priority,
+            delay_ms: self.node(gather).delay_ms,
         });
         Ok(())
     }

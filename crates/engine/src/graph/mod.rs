@@ -180,6 +180,8 @@ pub enum ScopeKind {
     },
     /// A cycle, turn by turn.
     Turns {
+        /// Its opener.
+        begin: u32,
         /// Its closer.
         closer: u32,
         /// The node that ends a turn.
@@ -216,8 +218,13 @@ impl Graph {
     /// A kind of step that an engine of this version cannot run, by the name of its key.
     pub fn beyond_this_engine(&self) -> Option<&'static str> {
         self.nodes.iter().find_map(|node| match node.kind {
-            Kind::Work | Kind::Fan(_) | Kind::Gather { .. } | Kind::Join | Kind::Sleep => None,
-            Kind::Begin { .. } | Kind::Loop(_) => Some("repeat"),
+            Kind::Work
+            | Kind::Fan(_)
+            | Kind::Gather { .. }
+            | Kind::Begin { .. }
+            | Kind::Loop(_)
+            | Kind::Join
+            | Kind::Sleep => None,
             Kind::Wait(_) => Some("wait"),
             Kind::Job(..) => Some("job"),
             Kind::Exec(_) => Some("exec"),

@@ -6,6 +6,9 @@
 /// Bits of one level of a path.
 const BITS: u32 = 20;
 
+/// A turn beyond all others: a look at it finds the last one there is. Stores keep signed integers.
+pub const LAST_TURN: u32 = i32::MAX.cast_unsigned();
+
 /// The branch with this index inside `outer`.
 pub fn branch(outer: u64, index: u32) -> u64 {
     debug_assert!(index < (1 << BITS) - 1, "a fan-out has fewer items than a level has numbers");

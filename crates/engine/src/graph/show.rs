@@ -48,7 +48,7 @@ impl Graph {
             let (closer, end) = match scope.kind {
                 ScopeKind::Job => continue,
                 ScopeKind::Branches { gather, end, .. } => (gather, end),
-                ScopeKind::Turns { closer, end } => {
+                ScopeKind::Turns { closer, end, .. } => {
                     writeln!(chart, "    n{closer} -. again .-> n{opener}")
                         .expect("writing to a string");
                     (closer, end)

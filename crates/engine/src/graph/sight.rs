@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use sprag_kernel::StepState;
 
-use super::{Graph, Kind, Node, ScopeKind, place};
+use super::{Graph, Kind, Loop, Node, ScopeKind, place};
 use crate::expression::{Expression, Sight};
 use crate::ids::Place;
 use crate::store::{AttemptError, Ended, Held};
@@ -25,11 +25,16 @@ pub enum Finding {
 }
 
 impl Graph {
-    /// Where a node's rows are, seen from a row of another node: in its own branch, or in one around it.
+    /// Where a node's rows are, seen from a row of another node: in its own branch, or in one around it. Of
+    /// a cycle that is over it sees the last turn.
     fn place_of(&self, node: u32, from: Place) -> Place {
         let (here, there) = (self.scope_of(from.step_index), self.scope_of(node));
         let levels = here.depth.saturating_sub(there.depth);
-        let turn = if there.in_cycle { from.turn } else { 0 };
+        let turn = match self.node(node).kind {
+            Kind::Loop(_) => place::LAST_TURN,
+            _ if there.in_cycle => from.turn,
+            _ => 0,
+        };
         Place { step_index: node, branch: place::around(from.branch, levels), turn }
     }
 
@@ -46,10 +51,7 @@ impl Graph {
     pub fn wanted(&self, from: Place) -> Vec<Place> {
         let node = self.node(from.step_index);
         let mut wanted: BTreeSet<u32> = self.inputs(from.step_index).collect();
-        wanted.extend(&node.needs);
-        if let Kind::Gather { fan } = node.kind {
-            wanted.insert(fan);
-        }
+        wanted.extend(self.before(node));
         let expressions = [node.when.as_ref(), node.expression()];
         for name in expressions.into_iter().flatten().flat_map(|e| &e.names().steps) {
             wanted.extend(self.publisher(node, name));
@@ -57,19 +59,57 @@ impl Graph {
         wanted.into_iter().map(|seen| self.place_of(seen, from)).collect()
     }
 
-    /// The node that a step's name means to another.
+    /// The nodes whose ends it waits for: its needs; of a closer, its opener, and what ends a turn.
+    fn before(&self, node: &Node) -> Vec<u32> {
+        match &node.kind {
+            Kind::Gather { fan } => vec![*fan],
+            Kind::Loop(closer) => match self.scopes[closer.scope].kind {
+                ScopeKind::Turns { begin, end, .. } => vec![begin, end],
+                ScopeKind::Job | ScopeKind::Branches { .. } => unreachable!("it closes turns"),
+            },
+            Kind::Work
+            | Kind::Fan(_)
+            | Kind::Begin { .. }
+            | Kind::Join
+            | Kind::Wait(_)
+            | Kind::Sleep
+            | Kind::Job(..)
+            | Kind::Exec(_)
+            | Kind::Http(..) => node.needs.clone(),
+        }
+    }
+
+    /// The node that a step's name means to another. The closer of a cycle looks into the turn, whose output
+    /// has the name of the cycle.
     fn publisher(&self, node: &Node, name: &str) -> Option<u32> {
         let named = |seen: &&u32| self.node(**seen).publishes.as_deref() == Some(name);
-        node.sees.iter().find(named).copied()
+        let Kind::Loop(closer) = &node.kind else {
+            return node.sees.iter().find(named).copied();
+        };
+        let end = self.turn_end(closer);
+        if node.publishes.as_deref() == Some(name) {
+            return Some(end);
+        }
+        self.node(end).sees.iter().chain([&end]).find(named).copied()
+    }
+
+    /// The node that ends a turn.
+    pub(crate) fn turn_end(&self, closer: &Loop) -> u32 {
+        match self.scopes[closer.scope].kind {
+            ScopeKind::Turns { end, .. } => end,
+            ScopeKind::Job | ScopeKind::Branches { .. } => unreachable!("it closes turns"),
+        }
+    }
+
+    /// How many turns there were before this one of a cycle, as its closer counts them.
+    pub fn turns_before(&self, place: Place) -> u32 {
+        if matches!(self.node(place.step_index).kind, Kind::Loop(_)) { place.turn } else { 0 }
     }
 
     /// What becomes of an activation, from the ends of what it wanted to look at.
     pub fn finding(&self, held: &Held, ends: &BTreeMap<u32, Ended>) -> Finding {
         let node = self.node(held.key.step_index);
-        let before = match node.kind {
-            Kind::Gather { fan } => vec![fan],
-            _ => node.needs.clone(),
-        };
+        let before = self.before(node);
         let before = || before.iter().filter_map(|need| ends.get(need));
         if let Some(failed) = before().find(|end| has_failed(end)) {
             let reason = failed.error.as_ref().map_or("", |error| error.message.as_str());
@@ -78,8 +118,7 @@ impl Graph {
                 message: format!("a step before this one has failed: {reason}"),
             }));
         }
-        let is_skipped = |end: &Ended| end.state == StepState::Skipped;
-        if matches!(node.kind, Kind::Gather { .. }) && before().any(is_skipped) {
+        if self.opener(node).and_then(|opener| ends.get(&opener)).is_some_and(is_skipped) {
             return Finding::Skip(None);
         }
         let Some(when) = &node.when else { return Finding::Run };
@@ -90,10 +129,27 @@ impl Graph {
         }
     }
 
+    /// The node that has opened what this one closes.
+    fn opener(&self, node: &Node) -> Option<u32> {
+        match &node.kind {
+            Kind::Gather { .. } | Kind::Loop(_) => self.before(node).first().copied(),
+            Kind::Work
+            | Kind::Fan(_)
+            | Kind::Begin { .. }
+            | Kind::Join
+            | Kind::Wait(_)
+            | Kind::Sleep
+            | Kind::Job(..)
+            | Kind::Exec(_)
+            | Kind::Http(..) => None,
+        }
+    }
+
     /// What the expressions of a node see. The held attempt has the outputs that were wanted.
     pub fn sight(&self, held: &Held) -> Sight {
         let node = self.node(held.key.step_index);
-        let scope = self.scope_of(held.key.step_index);
+        let is_in_cycle =
+            matches!(node.kind, Kind::Loop(_)) || self.scope_of(held.key.step_index).in_cycle;
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
         let names = [node.when.as_ref(), node.expression()];
         let steps = names.into_iter().flatten().flat_map(|expression| &expression.names().steps);
@@ -107,7 +163,7 @@ impl Graph {
             steps: steps.filter_map(output).collect(),
             item: held.item.as_deref().map(json),
             index: place::index(held.key.branch),
-            turn: scope.in_cycle.then_some(held.key.turn),
+            turn: is_in_cycle.then_some(held.key.turn),
         }
     }
 
@@ -121,7 +177,8 @@ impl Graph {
             unreachable!("a fan-out opens branches")
         };
         let branch = |index| place::branch(gather.branch, index);
-        let at = |index| Place { step_index: end, branch: branch(index), turn: gather.turn };
+        let at =
+            |index| self.place_of(end, Place { branch: branch(index), step_index: end, ..gather });
         (0..count).map(at).collect()
     }
 }
@@ -133,16 +190,20 @@ impl Node {
             Kind::Fan(fan) => Some(&fan.items),
             Kind::Job(_, input) => Some(input),
             Kind::Http(_, body) => body.as_ref(),
+            Kind::Loop(closer) => Some(&closer.condition),
             Kind::Work
             | Kind::Gather { .. }
             | Kind::Begin { .. }
-            | Kind::Loop(_)
             | Kind::Join
             | Kind::Wait(_)
             | Kind::Sleep
             | Kind::Exec(_) => None,
         }
     }
+}
+
+fn is_skipped(end: &Ended) -> bool {
+    end.state == StepState::Skipped
 }
 
 /// Whether an end means that its followers have nothing to go on: it failed, or was skipped for that reason.

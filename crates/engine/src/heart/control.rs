@@ -9,7 +9,7 @@ use crate::directive::Failure;
 use crate::engine::Pinned;
 use crate::graph::keys::OnFailure;
 use crate::graph::sight::has_failed;
-use crate::graph::{Fan, Kind};
+use crate::graph::{Fan, Kind, Loop};
 use crate::store::{Ended, Held, Store, StoreError};
 
 /// How many control nodes an engine works on at a time.
@@ -18,25 +18,20 @@ pub(crate) const SLOTS: usize = 64;
 /// The most failed branches that an error names.
 const NAMED_FAILURES: usize = 5;
 
-/// Does the work of a control node.
+/// Does the work of a control node. A closer that wants another turn has no output.
 pub(super) async fn run<S: Store>(
     store: Arc<S>,
     pinned: Arc<Pinned>,
     held: Held,
-) -> Result<Value, Failure> {
+) -> Result<Option<Value>, Failure> {
     let node = pinned.graph.node(held.key.step_index);
     match &node.kind {
-        Kind::Fan(fan) => open(pinned.clone(), fan.clone(), held).await,
-        Kind::Gather { fan } => gather(store.as_ref(), &pinned, (*fan, &held)).await,
-        Kind::Join => Ok(join(&pinned, &held)),
-        Kind::Sleep => Ok(Value::Null),
-        Kind::Work
-        | Kind::Begin { .. }
-        | Kind::Loop(_)
-        | Kind::Wait(_)
-        | Kind::Job(..)
-        | Kind::Exec(_)
-        | Kind::Http(..) => {
+        Kind::Fan(fan) => open(pinned.clone(), fan.clone(), held).await.map(Some),
+        Kind::Gather { fan } => gather(store.as_ref(), &pinned, (*fan, &held)).await.map(Some),
+        Kind::Loop(closer) => turned(pinned.clone(), closer.clone(), held).await,
+        Kind::Join => Ok(Some(join(&pinned, &held))),
+        Kind::Begin { .. } | Kind::Sleep => Ok(Some(Value::Null)),
+        Kind::Work | Kind::Wait(_) | Kind::Job(..) | Kind::Exec(_) | Kind::Http(..) => {
             Err(Failure::fatal("CONTROL_UNKNOWN", "this engine does not run this kind of step"))
         }
     }
@@ -54,6 +49,25 @@ async fn open(pinned: Arc<Pinned>, fan: Fan, held: Held) -> Result<Value, Failur
         return Err(Failure::fatal("TOO_MANY_ITEMS", message));
     }
     Ok(Value::Array(items))
+}
+
+/// The output of the turn, if it is the last one. An expression may take a second, as above.
+async fn turned(pinned: Arc<Pinned>, closer: Loop, held: Held) -> Result<Option<Value>, Failure> {
+    let (turn, max) = (held.key.turn, closer.max);
+    let end = pinned.graph.turn_end(&closer);
+    let output = held.inputs.iter().find(|(seen, _)| *seen == end);
+    let output = output.and_then(|(_, text)| serde_json::from_str(text).ok());
+    let evaluate = move || closer.condition.holds(&pinned.graph.sight(&held));
+    let again = tokio::task::spawn_blocking(evaluate).await;
+    let again = again.map_err(|error| Failure::retryable("EXPRESSION_LOST", error))?;
+    match again.map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))? {
+        false => Ok(Some(output.unwrap_or(Value::Null))),
+        true if turn + 1 < max => Ok(None),
+        true => {
+            let message = format!("{max} turns are allowed, and there is more to do");
+            Err(Failure::fatal("TOO_MANY_TURNS", message))
+        }
+    }
 }
 
 /// The outputs of all branches in the order of their items, or the failure that they add up to.

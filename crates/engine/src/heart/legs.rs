@@ -37,6 +37,7 @@ impl Finishing {
             place: self.held.key.place(),
             state,
             output: self.output.as_deref(),
+            item: self.held.item.as_deref(),
             priority: self.held.facts.priority,
         }
     }
@@ -67,7 +68,9 @@ impl<S: Store> Heart<S> {
                 let claim = pull.and_then(|no| self.pulls.hand_off(no));
                 let (hand_off, claim_id) =
                     claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
+                let turns = pinned.graph.turns_before(held.key.place());
                 let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
+                    .and_then(|write| plan::after_turns(held, write, turns))
                     .expect("an activation that was entered can be dispatched");
                 DispatchWrite { claim_id, ..write }
             });
@@ -196,7 +199,7 @@ impl<S: Store> Heart<S> {
         crash_point("heart.after_handler");
         let Some(Running { held, .. }) = self.running.remove(key) else { return };
         match result.and_then(|returned| self.storable(returned)) {
-            Ok((output, None)) => self.report(held, Report::Succeeded, Some(output), None),
+            Ok((output, None)) => self.report(held, Report::Succeeded, output, None),
             Ok((output, Some(work))) => self.work_later(held, output, work),
             Err(failure) => self.report_failure(held, &failure),
         }
@@ -206,10 +209,11 @@ impl<S: Store> Heart<S> {
     fn storable(
         &self,
         Returned { output, work }: Returned<S::Work>,
-    ) -> Result<(String, Option<S::Work>), Failure> {
+    ) -> Result<(Option<String>, Option<S::Work>), Failure> {
+        let Some(output) = output else { return Ok((None, work)) };
         let text = output.to_string();
         match check_json("output", &text, self.config.max_output_bytes) {
-            Ok(()) => Ok((text, work)),
+            Ok(()) => Ok((Some(text), work)),
             Err(refusal) => Err(Failure::fatal(refusal.code().name(), refusal.message())),
         }
     }

@@ -33,8 +33,9 @@ enum Turn {
 impl Lone {
     /// Those that were delivered least come first: they are the least likely culprits.
     pub(super) fn push(&mut self, held: Held) {
-        let deliveries =
-            |held: &Held| held.attempt.ledger.leg2_entries() + held.attempt.deliveries();
+        let deliveries = |held: &Held| {
+            held.attempt.message_deliveries().unwrap_or(0) + held.attempt.deliveries()
+        };
         let at = self.waiting.partition_point(|other| deliveries(other) <= deliveries(&held));
         self.waiting.insert(at, held);
     }

@@ -44,8 +44,8 @@ impl<W> Works<W> {
 }
 
 impl<S: Store> Heart<S> {
-    pub(super) fn work_later(&mut self, held: Held, output: String, work: S::Work) {
-        match plan::result(&held, Report::Succeeded, Some(output), None) {
+    pub(super) fn work_later(&mut self, held: Held, output: Option<String>, work: S::Work) {
+        match plan::result(&held, Report::Succeeded, output, None) {
             Ok(Some(write)) => {
                 let ending = Ending { held, write, has_slot: true, calling: None };
                 self.works.waiting.push_back(Working { ending, work });

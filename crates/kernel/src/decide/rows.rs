@@ -216,14 +216,20 @@ impl AttemptRow {
 
     /// Whether its present delivery, or that of the message that ends it, is one that runs alone.
     pub fn runs_alone(&self) -> bool {
-        let deliveries =
-            if self.ending.is_some() { self.ledger.leg2_entries() } else { self.deliveries() };
+        let deliveries = self.message_deliveries().unwrap_or_else(|| self.deliveries());
         deliveries >= u64::from(LONE_DELIVERY)
+    }
+
+    /// How often the message that ends it was given to an engine: the entry that seeded its ordinal, and
+    /// those since.
+    pub fn message_deliveries(&self) -> Option<u64> {
+        let before = self.ending?.guid.ordinal().saturating_sub(1);
+        Some(self.ledger.leg2_entries().saturating_sub(before))
     }
 
     /// Whether the message that ends it has been given to more engines than may be lost with a step.
     pub fn is_worn_out(&self, policy: &RetryPolicy) -> bool {
-        self.ending.is_some() && self.ledger.leg2_entries() > u64::from(policy.max_losses)
+        self.message_deliveries().is_some_and(|count| count > u64::from(policy.max_losses))
     }
 
     /// Refuses a callback that does not name this attempt's present fence.

@@ -136,6 +136,21 @@ impl ActivityLedger {
         Ok(Self(self.0 + 1))
     }
 
+    /// The Leg2 entries of the turns before this one, for the activity that closes a turn of a cycle: its
+    /// message is the next entry of the loop, so that ordinals, and dimensions, rise from turn to turn
+    /// whatever became of single attempts. Once, when Leg1 is done and no message has entered.
+    pub fn after_turns(self, turns: u32) -> Result<Self, Refusal> {
+        if !self.leg1_complete() || self.leg2_entries() > 0 {
+            return Err(Refusal::new(Code::StepOutOfOrder)
+                .with("ledger", self.to_string())
+                .with("reason", "turns are counted between Leg1 and Leg2"));
+        }
+        if u64::from(turns) > LEG2_MAX {
+            return Err(Refusal::new(Code::Leg2EntriesExhausted).with("ledger", self.to_string()));
+        }
+        Ok(Self(self.0 + u64::from(turns)))
+    }
+
     /// Step 1. Commits with its work. Set once.
     #[inline]
     pub fn complete_work(self) -> Result<Self, Refusal> {

@@ -219,6 +219,19 @@ fn l36_the_dimension_is_the_ordinal_minus_1() {
 }
 
 #[test]
+fn the_message_of_a_turn_is_the_next_entry_of_its_loop() {
+    let closer = activity("001100000000000").after_turns(6).unwrap();
+    assert_eq!(closer.to_string(), "001100000000006");
+    let entered = closer.enter_leg2().unwrap();
+    assert_eq!(GuidLedger::seeded(entered).dimension(), Some(6));
+    assert!(entered.after_turns(1).is_err(), "its message has entered");
+    assert!(activity("001000000000000").after_turns(1).is_err(), "Leg1 is not done");
+    let at_ceiling = activity("001100000000000").after_turns(99_999_999).unwrap();
+    assert_eq!(at_ceiling.enter_leg2().unwrap_err().code(), Code::Leg2EntriesExhausted);
+    assert!(activity("001100000000000").after_turns(100_000_000).is_err(), "no carry into digit 7");
+}
+
+#[test]
 fn l40_the_guid_decides_even_where_the_activity_says_otherwise() {
     let mut world = World::running(1);
     world.report(Report::Succeeded);

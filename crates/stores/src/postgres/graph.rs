@@ -117,7 +117,7 @@ async fn finish_slice(
                 &rows.iter().map(|(row, _)| begins(row.begins)).collect::<Vec<_>>(),
                 &rows.iter().map(|(row, _)| signed(row.begins.countdown())).collect::<Vec<_>>(),
                 &rows.iter().map(|(row, _)| row.priority).collect::<Vec<_>>(),
-                &rows.iter().map(|(_, step)| span(step.delay_ms)).collect::<Vec<_>>(),
+                &rows.iter().map(|(row, _)| span(row.delay_ms)).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| step.step_id.as_str()).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| step.step_type.as_str()).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| step.service.as_str()).collect::<Vec<_>>(),

@@ -160,7 +160,7 @@ fn inserts(duties: &Duties) -> String {
             is_open,
             row.begins.countdown(),
             row.priority,
-            step.delay_ms,
+            row.delay_ms,
             step.step_id,
             step.step_type,
             step.service,

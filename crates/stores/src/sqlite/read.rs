@@ -79,7 +79,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress
+             a.progress, a.countdown
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
@@ -103,6 +103,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 acked_at: row.get(HELD_WIDTH + 8)?,
                 updated_at: row.get(HELD_WIDTH + 9)?,
                 progress: row.get(HELD_WIDTH + 11)?,
+                countdown: row.get(HELD_WIDTH + 12)?,
             })
         };
         view().map_err(|error| failed(&error))
@@ -117,8 +118,8 @@ pub(super) fn ends(tx: &Tx<'_>, places: &[(JobId, Place)]) -> Answer<Vec<Option<
 fn end(tx: &Tx<'_>, job_id: JobId, place: Place) -> Answer<Option<Ended>> {
     let found = tx.all(
         "SELECT state, output, error_code, error_message FROM attempt
-         WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4
-         ORDER BY attempt_no DESC LIMIT 1",
+         WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn <= ?4
+         ORDER BY turn DESC, attempt_no DESC LIMIT 1",
         params![job_id.as_bytes(), place.step_index, place.branch.cast_signed(), place.turn],
         |row| {
             let code: u8 = row.get(0).map_err(|error| failed(&error))?;
