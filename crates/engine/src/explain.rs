@@ -9,6 +9,7 @@ use sprag_kernel::{JobState, State, StepState};
 use crate::duration;
 use crate::graph::place;
 use crate::store::{AttemptView, JobView};
+use crate::upkeep::is_served;
 
 /// An explanation in sentences.
 #[derive(Clone, Debug, Serialize)]
@@ -140,6 +141,15 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         }
         _ if attempt.is_ready && attempt.is_paused => {
             format!("It waits in the queue: the service of {step} is paused.")
+        }
+        _ if attempt.is_ready && !is_served(attempt.served_at, now) => {
+            let since = match attempt.served_at {
+                Some(seen_at) => format!("since {}", ago(seen_at, now)),
+                None => "so far".to_owned(),
+            };
+            format!(
+                "It waits for a worker: {step} is in the queue, and nobody serves that service {since}."
+            )
         }
         _ if attempt.is_ready => {
             format!("It waits for a free worker: {step} is in the queue and nobody has claimed it.")

@@ -23,6 +23,17 @@ pub struct ServiceView {
     pub paused_at: Option<Millis>,
     /// How many activations wait for a worker.
     pub ready: u64,
+    /// When an engine or a worker last offered itself for it.
+    pub seen_at: Option<Millis>,
+}
+
+/// Whoever has not offered itself for so long is gone. Engines say so for themselves and for the workers that
+/// claim from them, several times in this time.
+pub const UNSEEN_MS: Millis = 60_000;
+
+/// Whether somebody serves a service that was seen then.
+pub fn is_served(seen_at: Option<Millis>, now: Millis) -> bool {
+    seen_at.is_some_and(|seen_at| now.saturating_sub(seen_at) < UNSEEN_MS)
 }
 
 /// A tenant with a limit, as it is shown.
@@ -81,7 +92,10 @@ pub trait Upkeep: Send + Sync + 'static {
     /// The service goes on.
     fn resume(&self, service: &str) -> impl Future<Output = Answer<()>> + Send;
 
-    /// Services that are paused, or that somebody waits for, by name.
+    /// Notes that somebody offers itself for these services now.
+    fn serve(&self, services: Vec<String>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Services that are paused, that somebody waits for or that somebody has served, by name.
     fn services(&self) -> impl Future<Output = Answer<Vec<ServiceView>>> + Send;
 
     /// Sets or lifts the limit of a tenant's open jobs. Those that are open count, even above the limit.

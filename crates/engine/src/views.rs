@@ -43,6 +43,8 @@ pub struct AttemptView {
     pub is_paused: bool,
     /// For how many others it is parked.
     pub countdown: u32,
+    /// When somebody last offered itself for its service.
+    pub served_at: Option<Millis>,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.

@@ -363,6 +363,10 @@ impl Upkeep for AnyStore {
         ask!(self.resume(service))
     }
 
+    async fn serve(&self, services: Vec<String>) -> Answer<()> {
+        ask!(self.serve(services))
+    }
+
     async fn services(&self) -> Answer<Vec<ServiceView>> {
         ask!(self.services())
     }

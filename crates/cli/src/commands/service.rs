@@ -15,7 +15,7 @@ pub struct ServiceArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServiceCommand {
-    /// List services that are paused, or that steps wait for.
+    /// List services that are paused, that steps wait for, or that somebody has served.
     List(StoreArgs),
     /// Start nothing more of a service, on any engine; what runs goes on. On a SQLite file no engine may be
     /// running.
@@ -44,6 +44,7 @@ struct Shape<'a> {
     service: &'a str,
     paused_at: Option<u64>,
     ready: u64,
+    seen_at: Option<u64>,
 }
 
 /// Runs `sprag service`.
@@ -66,6 +67,7 @@ fn list(args: &StoreArgs, output: &mut Output) -> Result<(), Failure> {
             service: &view.service,
             paused_at: view.paused_at,
             ready: view.ready,
+            seen_at: view.seen_at,
         });
         return output.json(&List { items: items.collect() });
     }

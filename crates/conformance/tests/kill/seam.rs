@@ -257,6 +257,10 @@ impl<S: Store> Upkeep for Seam<S> {
         self.0.resume(service).await
     }
 
+    async fn serve(&self, services: Vec<String>) -> Answer<()> {
+        self.0.serve(services).await
+    }
+
     async fn services(&self) -> Answer<Vec<ServiceView>> {
         self.0.services().await
     }

@@ -4,7 +4,7 @@ use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
     Cursor, FinishOutcome, FinishWrite, Held, NewJob, Store, StoreError, Submitted,
 };
-use sprag_engine::upkeep::{Delivery, Task, Upkeep};
+use sprag_engine::upkeep::{Delivery, ServiceView, Task, Upkeep};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, Refusal};
 
@@ -299,6 +299,25 @@ on_both_stores! {
         store.resume(SERVICE).await.unwrap();
         assert_eq!(play.claim_as(play.engine, 10).await.unwrap().len(), 2);
         assert_eq!(store.services().await.unwrap(), []);
+    }
+
+    async fn who_offers_itself_for_a_service_is_noted_with_the_time<W>(play: &Play<W>) {
+        let store = play.store();
+        let job_id = play.create(1).await;
+        let seen = |services: Vec<ServiceView>| -> Vec<(String, u64, bool)> {
+            let row = |view: ServiceView| (view.service, view.ready, view.seen_at.is_some());
+            services.into_iter().map(row).collect()
+        };
+        assert_eq!(seen(store.services().await.unwrap()), [(SERVICE.to_owned(), 1, false)]);
+        assert_eq!(play.attempts(job_id).await[0].served_at, None);
+        let offered = vec![SERVICE.to_owned(), "other".to_owned(), SERVICE.to_owned()];
+        store.serve(offered.clone()).await.unwrap();
+        let first = play.attempts(job_id).await[0].served_at.unwrap();
+        let listed = seen(store.services().await.unwrap());
+        assert_eq!(listed, [("other".to_owned(), 0, true), (SERVICE.to_owned(), 1, true)]);
+        play.clock.advance(5_000);
+        store.serve(offered).await.unwrap();
+        assert_eq!(play.attempts(job_id).await[0].served_at, Some(first + 5_000));
     }
 
     async fn jobs_are_counted_per_state_as_they_move<W>(play: &Play<W>) {

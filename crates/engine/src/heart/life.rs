@@ -28,6 +28,7 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         let low = self.running.keys().map(|key| key.job_id).min();
         self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
+        self.note_services();
         let is_fresh = |at: tokio::time::Instant| at.elapsed() <= self.config.takeover;
         if !self.store.is_exclusive() && self.last_away.is_some_and(is_fresh) {
             return;

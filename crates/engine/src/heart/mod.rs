@@ -21,6 +21,7 @@ mod phase;
 mod publish;
 mod pull;
 mod reconcile;
+mod serving;
 mod sight;
 mod works;
 
@@ -53,6 +54,7 @@ use callbacks::{Refusing, Renewing};
 use phase::Phase;
 use pull::Pulls;
 use reconcile::Reconciling;
+use serving::Serving;
 use works::{Working, Works};
 
 pub(crate) use callbacks::Calling;
@@ -221,6 +223,7 @@ enum Done<W> {
     Renewed(Vec<Renewing>, Answer<Vec<RenewOutcome>>),
     Recorded(Vec<Refusing>, Answer<()>),
     Released(Answer<()>),
+    Noted(Answer<()>),
     Unpublished(Answer<Vec<Held>>),
     Reconciled(Answer<Vec<Held>>),
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
@@ -256,6 +259,7 @@ pub(crate) struct Heart<S: Store> {
     works: Works<S::Work>,
     finishes: Phase<Finishing>,
     pulls: Pulls,
+    serving: Serving,
     finds: Phase<Calling>,
     renews: Phase<Renewing>,
     refusals: Phase<Refusing>,
@@ -320,6 +324,7 @@ impl<S: Store> Heart<S> {
             works: Works::default(),
             finishes: Phase::new(),
             pulls: Pulls::new(),
+            serving: Serving::default(),
             finds: Phase::new(),
             renews: Phase::new(),
             refusals: Phase::new(),
@@ -480,7 +485,7 @@ impl<S: Store> Heart<S> {
             Done::Found(group, answer) => self.found(group, answer),
             Done::Renewed(group, answer) => self.renewed(group, answer),
             Done::Recorded(group, answer) => self.recorded(group, answer),
-            Done::Released(answer) => self.heard(answer).map(|_| ()),
+            Done::Released(answer) | Done::Noted(answer) => self.heard(answer).map(|_| ()),
             Done::Unpublished(answer) => self.unpublished(answer),
             Done::Reconciled(answer) => self.reconciled(answer),
             Done::Ended(ends, answer) => self.ended(ends, answer),

@@ -130,6 +130,7 @@ impl Pulls {
 
 impl<S: Store> Heart<S> {
     pub(super) fn pull(&mut self, claim: Claim, reply: ClaimReply) {
+        self.serving.pulled(&claim.services);
         if let Some(no) = self.pulls.by_claim.get(&claim.claim_id) {
             let pull = self.pulls.waiting.get_mut(no).expect("both are kept together");
             pull.replies.push(reply);

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sprag_engine::store::{Store, StoreError};
 use sprag_engine::tokens::Scope;
-use sprag_engine::upkeep::Upkeep;
+use sprag_engine::upkeep::{Upkeep, is_served};
 use sprag_kernel::machine::State as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -66,7 +66,7 @@ async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Answered<Respon
     let store = app.engine.store();
     let begun = Instant::now();
     let (jobs, services) = (store.counts().await?, store.services().await?);
-    let undelivered = store.undelivered().await?;
+    let (undelivered, now) = (store.undelivered().await?, store.now().await?);
     let took = begun.elapsed().as_secs_f64();
     let mut text = String::new();
     let mut put = |line: String| {
@@ -83,6 +83,8 @@ async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Answered<Respon
         put(format!("sprag_ready{{service=\"{service}\"}} {}", view.ready));
         let paused = u8::from(view.paused_at.is_some());
         put(format!("sprag_paused{{service=\"{service}\"}} {paused}"));
+        let served = u8::from(is_served(view.seen_at, now));
+        put(format!("sprag_served{{service=\"{service}\"}} {served}"));
     }
     put("# TYPE sprag_undelivered gauge".to_owned());
     put(format!("sprag_undelivered {undelivered}"));

@@ -22,7 +22,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(pause)).routes(routes!(resume))
 }
 
-/// A service that is paused, or that work waits for.
+/// A service that is paused, that work waits for, or that somebody has served.
 #[derive(Serialize, ToSchema)]
 struct ServiceShape {
     /// Its name.
@@ -31,9 +31,11 @@ struct ServiceShape {
     paused_at: Option<u64>,
     /// How many activations wait for a worker.
     ready: u64,
+    /// When an engine or a worker last offered itself for it, in milliseconds since 1970.
+    seen_at: Option<u64>,
 }
 
-/// Lists services that are paused, or that work waits for.
+/// Lists services that are paused, that work waits for, or that somebody has served.
 #[utoipa::path(
     get, path = "/v1/services", tag = "services",
     responses(
@@ -52,6 +54,7 @@ async fn shapes(app: &App) -> Answered<Vec<ServiceShape>> {
         service: view.service,
         paused_at: view.paused_at,
         ready: view.ready,
+        seen_at: view.seen_at,
     };
     Ok(views.into_iter().map(shape).collect())
 }

@@ -202,6 +202,13 @@ CREATE TABLE sprag.service (
     paused_at bigint NOT NULL
 );
 
+-- Services that an engine or a worker has offered itself for, and when last: who waits for another one waits
+-- for somebody to come.
+CREATE TABLE sprag.served (
+    service text PRIMARY KEY,
+    seen_at bigint NOT NULL
+) WITH (fillfactor = 50);
+
 -- Tenants that may have so many open jobs; one without a limit has no row, and none of its jobs writes
 -- here. Child jobs are part of their parent and do not count.
 CREATE TABLE sprag.tenant (

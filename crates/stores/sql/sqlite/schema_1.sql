@@ -195,6 +195,13 @@ CREATE TABLE service (
     paused_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- Services that an engine or a worker has offered itself for, and when last: who waits for another one waits
+-- for somebody to come.
+CREATE TABLE served (
+    service TEXT PRIMARY KEY,
+    seen_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- Tenants that may have so many open jobs; one without a limit has no row, and none of its jobs writes
 -- here. Child jobs are part of their parent and do not count.
 CREATE TABLE tenant (

@@ -282,6 +282,10 @@ impl Upkeep for PostgresStore {
         upkeep::resume(&self.pools, service).await
     }
 
+    async fn serve(&self, services: Vec<String>) -> Answer<()> {
+        upkeep::serve(&self.pools, &services).await
+    }
+
     async fn services(&self) -> Answer<Vec<ServiceView>> {
         upkeep::services(&self.pools).await
     }

@@ -82,9 +82,10 @@ pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<Attempt
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown
+             a.progress, a.countdown, v.seen_at
          FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
-             LEFT JOIN sprag.service s ON s.service = a.service WHERE a.job_id = $1
+             LEFT JOIN sprag.service s ON s.service = a.service
+             LEFT JOIN sprag.served v ON v.service = a.service WHERE a.job_id = $1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
     let rows = pools.read(&sql, &[&job_id.uuid()]).await?;
@@ -109,6 +110,7 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         updated_at: unsigned_long(row, HELD_WIDTH + 9)?,
         progress: get(row, HELD_WIDTH + 11)?,
         countdown: get::<i32>(row, HELD_WIDTH + 12)?.cast_unsigned(),
+        served_at: time(row, HELD_WIDTH + 13)?,
     })
 }
 

@@ -20,12 +20,20 @@ pub(super) async fn resume(pools: &Pools, service: &str) -> Answer<()> {
     pools.run("DELETE FROM sprag.service WHERE service = $1", &[&service]).await.map(|_| ())
 }
 
+/// Sorted, so that two engines never wait for each other in a circle.
+pub(super) async fn serve(pools: &Pools, services: &[String]) -> Answer<()> {
+    let sql = "INSERT INTO sprag.served SELECT DISTINCT service, sprag.now_ms($2) FROM unnest($1::text[]) AS service
+        ORDER BY service ON CONFLICT (service) DO UPDATE SET seen_at = EXCLUDED.seen_at";
+    pools.run(sql, &[&services, &pools.test_now()]).await.map(|_| ())
+}
+
 pub(super) async fn services(pools: &Pools) -> Answer<Vec<ServiceView>> {
     let rows = pools.read(include_str!("../../sql/upkeep/services.sql"), &[]).await?;
     rows.iter()
         .map(|row| {
             let (service, paused_at) = (get(row, 0)?, time(row, 1)?);
-            Ok(ServiceView { service, paused_at, ready: unsigned_long(row, 2)? })
+            let (ready, seen_at) = (unsigned_long(row, 2)?, time(row, 3)?);
+            Ok(ServiceView { service, paused_at, ready, seen_at })
         })
         .collect()
 }

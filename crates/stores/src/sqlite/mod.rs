@@ -324,6 +324,10 @@ impl Upkeep for SqliteStore {
         self.writer.run(move |tx| upkeep::resume(tx, &service)).await
     }
 
+    async fn serve(&self, services: Vec<String>) -> Answer<()> {
+        self.writer.run(move |tx| upkeep::serve(tx, &services)).await
+    }
+
     async fn services(&self) -> Answer<Vec<ServiceView>> {
         self.readers.run(upkeep::services).await
     }

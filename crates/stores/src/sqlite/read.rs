@@ -79,9 +79,10 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown
+             a.progress, a.countdown, v.seen_at
          FROM attempt a JOIN job j ON j.job_id = a.job_id
-             LEFT JOIN service s ON s.service = a.service WHERE a.job_id = ?1
+             LEFT JOIN service s ON s.service = a.service
+             LEFT JOIN served v ON v.service = a.service WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
     tx.all(&sql, params![job_id.as_bytes()], |row| {
@@ -104,6 +105,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 updated_at: row.get(HELD_WIDTH + 9)?,
                 progress: row.get(HELD_WIDTH + 11)?,
                 countdown: row.get(HELD_WIDTH + 12)?,
+                served_at: row.get(HELD_WIDTH + 13)?,
             })
         };
         view().map_err(|error| failed(&error))

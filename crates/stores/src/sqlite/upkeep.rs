@@ -30,10 +30,20 @@ pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
     Ok(tx.find(sql, [service], |_| Ok(()))?.is_some())
 }
 
+pub(super) fn serve(tx: &Tx<'_>, services: &[String]) -> Answer<()> {
+    let sql = "INSERT INTO served VALUES (?1, ?2) ON CONFLICT DO UPDATE SET seen_at = ?2";
+    services.iter().try_for_each(|service| tx.execute(sql, params![service, tx.now]).map(|_| ()))
+}
+
 pub(super) fn services(tx: &Tx<'_>) -> Answer<Vec<ServiceView>> {
     tx.all(include_str!("../../sql/upkeep/services.sql"), [], |row| {
         let view = || -> rusqlite::Result<ServiceView> {
-            Ok(ServiceView { service: row.get(0)?, paused_at: row.get(1)?, ready: row.get(2)? })
+            Ok(ServiceView {
+                service: row.get(0)?,
+                paused_at: row.get(1)?,
+                ready: row.get(2)?,
+                seen_at: row.get(3)?,
+            })
         };
         view().map_err(|error| failed(&error))
     })
