@@ -310,7 +310,7 @@ impl<S: Store> Engine<S> {
         let envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
         let pinned = self.serving(&envelope.request_type).await?;
         let dedup_key = envelope.dedup_key();
-        let job = new_job(envelope, dedup_key, &pinned);
+        let job = new_job(envelope, dedup_key, &pinned)?;
         let (reply, answer) = oneshot::channel();
         self.ops.send(Op::Submit { job, reply }).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -415,8 +415,13 @@ fn stopped() -> Refusal {
     Refusal::new(Code::StoreUnavailable).with("reason", "the engine has stopped")
 }
 
-/// The job of an envelope under a protocol.
-pub(crate) fn new_job(envelope: Envelope, dedup_key: String, pinned: &Pinned) -> NewJob {
+/// The job of an envelope under a protocol, if its payload fits.
+pub(crate) fn new_job(
+    envelope: Envelope,
+    dedup_key: String,
+    pinned: &Pinned,
+) -> Result<NewJob, Refusal> {
+    pinned.graph.check_submitted(&envelope.payload)?;
     let facts = JobFacts {
         job_id: JobId::new(),
         dedup_key,
@@ -437,11 +442,11 @@ pub(crate) fn new_job(envelope: Envelope, dedup_key: String, pinned: &Pinned) ->
         priority: envelope.priority,
         rerun_of: None,
     };
-    NewJob {
+    Ok(NewJob {
         facts: Arc::new(facts),
         steps: pinned.steps.clone(),
         is_graph: !pinned.graph.is_sequence(),
         not_before: envelope.not_before,
         enter: false,
-    }
+    })
 }

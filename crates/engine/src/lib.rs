@@ -28,6 +28,7 @@ mod renewal;
 pub mod requests;
 mod retention;
 pub mod running;
+pub mod schema;
 pub mod store;
 pub mod tokens;
 pub mod upkeep;

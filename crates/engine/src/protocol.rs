@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sprag_kernel::retry::{Backoff, Millis, RetryPolicy};
 use sprag_kernel::{Code, Refusal};
 
@@ -48,6 +49,9 @@ pub struct Step {
     /// Who does the work; empty if one of the keys below says what the step is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
+    /// A JSON Schema for the payload that it is handed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_schema: Option<Value>,
     /// The steps it waits for; the one before it if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<Vec<String>>,
@@ -277,6 +281,11 @@ impl Step {
         }
         if self.batch.is_some() && self.service.is_empty() {
             return Err(invalid(&format!("{place}.batch"), "has no service".to_owned()));
+        }
+        let is_handed_one = self.exec.is_some() || self.http.is_some() || !self.service.is_empty();
+        if self.payload_schema.is_some() && !is_handed_one {
+            let reason = "stands where no payload is handed to anybody".to_owned();
+            return Err(invalid(&format!("{place}.payload_schema"), reason));
         }
         let turns = self.repeat.as_ref().map(|repeat| repeat.max);
         for (field, given, most) in [

@@ -224,6 +224,9 @@ codes! {
     ProtocolNotFound = "PROTOCOL_NOT_FOUND", Rejected, 404,
         "there is no protocol with this id",
         "list the protocols, or register it";
+    PayloadInvalid = "PAYLOAD_INVALID", Rejected, 422,
+        "the payload does not fit the schema that the protocol has for it",
+        "correct it at the pointer named";
     MessagePoison = "MESSAGE_POISON", Rejected, 422,
         "the store refused this one row; others were not affected",
         "read the reason; the content cannot be stored as it is";

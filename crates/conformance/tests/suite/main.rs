@@ -22,6 +22,7 @@ mod graphs;
 mod jobs;
 mod ledgers;
 mod literals;
+mod payloads;
 mod poison;
 mod pull;
 mod races;

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::RetryPolicy;
 
@@ -17,6 +18,7 @@ use super::{
 use crate::batch::keys::{Batch, BatchPlan, ItemsPlan, Out};
 use crate::expression::{Expression, Shape};
 use crate::protocol::{Protocol, Step, invalid};
+use crate::schema::Schema;
 
 impl Graph {
     /// Compiles a protocol whose steps were checked one by one.
@@ -135,6 +137,7 @@ impl Builder {
             policy: step.policy(),
             timeout: step.timeouts.step,
             priority: step.priority,
+            payload_schema: schema(step.payload_schema.as_ref(), "payload_schema", around)?,
             batch: step.batch.as_ref().map(|batch| self.batch(batch, around)).transpose()?,
             ..control(&step.step_id, kind, around)
         };
@@ -335,6 +338,7 @@ fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
         needs: Vec::new(),
         followers: Vec::new(),
         sees: around.sees.to_vec(),
+        payload_schema: None,
         batch: None,
         when: None,
         delay_ms: 0,
@@ -342,6 +346,17 @@ fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
         timeout: None,
         priority: 0,
     }
+}
+
+fn schema(
+    schema: Option<&Value>,
+    key: &str,
+    around: &Around<'_>,
+) -> Result<Option<Schema>, Refusal> {
+    let read = |schema| {
+        Schema::read(schema).map_err(|reason| invalid(&format!("{}.{key}", around.place), reason))
+    };
+    schema.map(read).transpose()
 }
 
 fn expect_shape(

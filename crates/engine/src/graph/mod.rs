@@ -23,6 +23,7 @@ use sprag_kernel::retry::{Millis, RetryPolicy};
 
 use crate::batch::keys::BatchPlan;
 use crate::expression::Expression;
+use crate::schema::Schema;
 use keys::{Child, Exec, Http, OnFailure, Wait};
 
 /// The service of openers, closers, waits and sleeps: every engine that knows a graph serves it.
@@ -72,6 +73,8 @@ pub struct Node {
     pub followers: Vec<u32>,
     /// The nodes whose output it can read: what is over when it begins, here and in the scopes around it.
     pub sees: Vec<u32>,
+    /// What the payload must look like.
+    pub payload_schema: Option<Schema>,
     /// Its items, if it is a batch.
     pub batch: Option<BatchPlan>,
     /// It is skipped unless this holds.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use sprag_kernel::StepState;
+use sprag_kernel::{Code, Refusal, StepState};
 
 use super::{Graph, Kind, Loop, Node, ScopeKind, place};
 use crate::expression::{Expression, Sight};
@@ -20,8 +20,8 @@ pub enum Finding {
     Run,
     /// It is skipped: by its condition, or because of what came before it.
     Skip(Option<AttemptError>),
-    /// Its condition has no value; the reason.
-    Fail(String),
+    /// It can never run: its condition has no value, or the payload does not fit; the reason.
+    Fail(Code, String),
 }
 
 impl Graph {
@@ -121,11 +121,10 @@ impl Graph {
         if self.opener(node).and_then(|opener| ends.get(&opener)).is_some_and(is_skipped) {
             return Finding::Skip(None);
         }
-        let Some(when) = &node.when else { return Finding::Run };
-        match when.holds(&self.sight(held)) {
-            Ok(true) => Finding::Run,
+        match node.when.as_ref().map_or(Ok(true), |when| when.holds(&self.sight(held))) {
+            Ok(true) => self.fitting(held),
             Ok(false) => Finding::Skip(None),
-            Err(reason) => Finding::Fail(format!("when: {reason}")),
+            Err(reason) => Finding::Fail(Code::ExpressionFailed, format!("when: {reason}")),
         }
     }
 
@@ -143,6 +142,29 @@ impl Graph {
             | Kind::Exec(_)
             | Kind::Http(..) => None,
         }
+    }
+
+    /// It runs if the payload fits.
+    fn fitting(&self, held: &Held) -> Finding {
+        match self.check_payload(held.key.step_index, &held.facts.payload) {
+            Ok(()) => Finding::Run,
+            Err(refusal) => Finding::Fail(refusal.code(), refusal.message()),
+        }
+    }
+
+    /// Refuses a payload that a node must not be handed.
+    fn check_payload(&self, index: u32, payload: &str) -> Result<(), Refusal> {
+        let node = self.node(index);
+        let Some(schema) = &node.payload_schema else { return Ok(()) };
+        schema.check_text(payload).map_err(|refusal| refusal.with("step_id", node.step_id.clone()))
+    }
+
+    /// Refuses a payload with which a job could not succeed. In a sequence every step is handed it; what a
+    /// graph comes to is found when its steps are.
+    pub fn check_submitted(&self, payload: &str) -> Result<(), Refusal> {
+        let steps = if self.is_sequence { 0..self.nodes.len() } else { 0..0 };
+        let index = |index| u32::try_from(index).expect("steps are limited");
+        steps.map(index).try_for_each(|index| self.check_payload(index, payload))
     }
 
     /// What the expressions of a node see. The held attempt has the outputs that were wanted.

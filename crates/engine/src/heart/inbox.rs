@@ -86,7 +86,7 @@ impl<S: Store> Taker<'_, S> {
                 Refusal::new(Code::ProtocolUnknown).with("request_type", given)
             })?;
         let dedup_key = envelope.dedup_key();
-        Ok(new_job(envelope, dedup_key, pinned))
+        new_job(envelope, dedup_key, pinned)
     }
 
     /// One of them cannot be stored: each alone, and that one keeps the reason.

@@ -65,9 +65,9 @@ impl<S: Store> Heart<S> {
                     self.vacate(&held, pull);
                     self.skip_activation(held.key, error);
                 }
-                Finding::Fail(reason) => {
+                Finding::Fail(code, reason) => {
                     self.vacate(&held, pull);
-                    self.fail_activation_for(held.key, Code::ExpressionFailed, reason);
+                    self.fail_activation_for(held.key, code, reason);
                 }
             }
         }

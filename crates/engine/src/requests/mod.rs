@@ -294,5 +294,5 @@ fn job_of(
     let envelope = Envelope::read(view.envelope.as_bytes(), limit)?;
     let request_id = view.facts.request_id.to_string();
     let dedup_key = DedupKey::Request { request_id: &request_id, run_no }.to_string();
-    Ok(new_job(envelope, dedup_key, pinned))
+    new_job(envelope, dedup_key, pinned)
 }

@@ -1,0 +1,80 @@
+//! Schemas of payloads, on both stores: where a payload must fit, and what becomes of one that does not.
+
+use serde_json::json;
+use sprag_engine::ids::JobId;
+use sprag_engine::protocol::Protocol;
+use sprag_kernel::{Code, JobState, StepState};
+
+use crate::graphs::{GRACE, closed, echo, engine, submit};
+use crate::on_both_stores;
+use crate::play::Play;
+use crate::world::World;
+
+/// A step's schema: an object whose `n` is a whole number.
+const WHOLE_N: &str =
+    "payload_schema: {type: object, required: [n], properties: {n: {type: integer}}}";
+
+on_both_stores! {
+    async fn a_sequence_refuses_a_payload_that_a_later_step_must_not_be_handed<W>(play: &Play<W>) {
+        let steps = format!("- {{step_id: a, service: s}}\n- {{step_id: b, service: s, {WHOLE_N}}}");
+        let engine = engine(play, &steps, echo()).await;
+        let envelope = json!({
+            "tenant_id": "t1", "request_type": "GRAPH", "input_ref": "in", "output_ref": "out",
+            "payload": {"n": "one"}, "schema_version": "1",
+        });
+        let refusal = engine.submit(envelope.to_string().as_bytes()).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::PayloadInvalid);
+        assert_eq!(refusal.field("pointer"), Some(&"/n".into()));
+        assert_eq!(refusal.field("step_id"), Some(&"b".into()));
+        let job_id = submit(&engine, json!({"n": 1})).await;
+        assert_eq!(closed(engine.store(), job_id).await.row.state, JobState::Succeeded);
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_step_of_a_graph_fails_in_leg1_and_one_that_is_skipped_does_not_ask<W>(play: &Play<W>) {
+        let steps = format!(
+            "- {{step_id: a, service: s}}\n- {{step_id: b, service: s, when: 'input.n != 0', {WHOLE_N}}}"
+        );
+        let engine = engine(play, &steps, echo()).await;
+        let bad = submit(&engine, json!({"n": "one"})).await;
+        let job = closed(engine.store(), bad).await;
+        assert_eq!(job.row.state, JobState::FailedFinal);
+        assert_eq!(job.error.as_ref().unwrap().code, "PAYLOAD_INVALID");
+        assert!(job.error.unwrap().message.contains("pointer: /n"));
+        assert_eq!(ended(&engine, bad, 1).await, StepState::FailedFinal);
+
+        let good = submit(&engine, json!({"n": 2})).await;
+        assert_eq!(closed(engine.store(), good).await.row.state, JobState::Succeeded);
+        let skipped = submit(&engine, json!({"n": 0, "no": "integer is asked for"})).await;
+        assert_eq!(closed(engine.store(), skipped).await.row.state, JobState::Succeeded);
+        assert_eq!(ended(&engine, skipped, 1).await, StepState::Skipped);
+        engine.shutdown(GRACE).await.unwrap();
+    }
+}
+
+/// How the newest attempt of a step has ended.
+async fn ended<S: sprag_engine::store::Store>(
+    engine: &sprag_engine::engine::Engine<S>,
+    job_id: JobId,
+    step_index: u32,
+) -> StepState {
+    let attempts = engine.store().attempts(job_id).await.unwrap();
+    attempts.iter().rfind(|attempt| attempt.key.step_index == step_index).unwrap().row.state
+}
+
+#[test]
+fn a_protocol_with_a_schema_that_cannot_be_used_is_refused_at_its_place() {
+    let read = |step: &str| {
+        let text = format!("protocol_id: p.v1\nrequest_types: [P]\nsteps:\n- {step}");
+        Protocol::read(&text).unwrap_err()
+    };
+    for step in [
+        "{step_id: a, service: s, payload_schema: {type: objekt}}",
+        "{step_id: a, service: s, payload_schema: {$ref: 'https://example.org/schema.json'}}",
+        "{step_id: a, sleep: 1s, payload_schema: {type: object}}",
+    ] {
+        let refusal = read(step);
+        assert_eq!(refusal.code(), Code::ProtocolInvalid, "{step}");
+        assert_eq!(refusal.field("place"), Some(&"steps[0].payload_schema".into()), "{step}");
+    }
+}
