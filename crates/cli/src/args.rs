@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, request, serve, service,
-    submit, tenant, token, verify, worker,
+    signal, submit, tenant, token, verify, worker,
 };
 use crate::demo;
 use crate::map::args::MapArgs;
@@ -33,6 +33,8 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Submit a job to a server, and wait for its end if asked to.
     Submit(submit::SubmitArgs),
+    /// Say something to a job that waits for it: approve, reject, or hand it data.
+    Signal(signal::SignalArgs),
     /// Do the steps of a service for a server, with a command per step.
     Worker(worker::WorkerArgs),
     /// Create requests at a server, draft, confirm and run them.

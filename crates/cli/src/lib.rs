@@ -52,6 +52,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, output),
         Command::Serve(args) => commands::serve::run(&args, output),
         Command::Submit(args) => commands::submit::run(&args, output),
+        Command::Signal(args) => commands::signal::run(&args, output),
         Command::Worker(args) => commands::worker::run(&args, output),
         Command::Request(args) => commands::request::run(&args, output),
         Command::Token(args) => commands::token::run(&args, output),

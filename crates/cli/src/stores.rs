@@ -6,6 +6,7 @@ use sprag_engine::batch::output::{self, OutputItem};
 use sprag_engine::control;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView};
+use sprag_engine::signals::{SignalView, Signals as _};
 use sprag_engine::store::{
     Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
 };
@@ -118,6 +119,11 @@ impl Looking {
     /// The history of a job.
     pub fn events(&self, job_id: JobId) -> Result<Vec<EventView>, Refusal> {
         self.wait(self.store.events(job_id))
+    }
+
+    /// What was said to a job.
+    pub fn signals(&self, job_id: JobId) -> Result<Vec<SignalView>, Refusal> {
+        self.wait(self.store.signals(job_id))
     }
 
     /// Jobs, the newest first.

@@ -8,6 +8,7 @@ use sprag_kernel::{JobState, State, StepState};
 
 use crate::duration;
 use crate::graph::place;
+use crate::signals::{Decision, SignalView};
 use crate::store::{AttemptView, JobView};
 use crate::upkeep::is_served;
 
@@ -23,19 +24,53 @@ pub struct Explanation {
 }
 
 /// Explains a job at the store's time `now`.
-pub fn explain(job: &JobView, attempts: &[AttemptView], now: Millis) -> Explanation {
+pub fn explain(
+    job: &JobView,
+    attempts: &[AttemptView],
+    signals: &[SignalView],
+    now: Millis,
+) -> Explanation {
     let dispatched = attempts.iter().filter(|attempt| attempt.row.lease_id.is_some());
     let mut happened: Vec<String> = vec![format!("Submitted {}.", ago(job.created_at, now))];
     happened.extend(dispatched.map(|attempt| story(attempt, now)));
+    happened.extend(signals.iter().map(|signal| said(signal, attempts, now)));
     if let Some(completed_at) = job.completed_at {
         happened.push(format!("The job ended {} {}.", job.row.state, ago(completed_at, now)));
     }
     let open = open(job, attempts);
     let (now, next) = match open.first() {
+        Some(first) if is_parked(first) => (
+            held(job, &open, now),
+            "The signal has an engine go on with it, or the end of its time.".to_owned(),
+        ),
         Some(first) => (held(job, &open, now), first.row.ledger.next().to_owned()),
         None => (over(job), "Nothing: the job is over.".to_owned()),
     };
     Explanation { happened, now, next }
+}
+
+/// What somebody has said, and which step has it.
+fn said(view: &SignalView, attempts: &[AttemptView], now: Millis) -> String {
+    let signal = &view.signal;
+    let decision = match signal.decision {
+        Decision::Approve => "approves",
+        Decision::Reject => "rejects",
+    };
+    let by = signal.by.as_deref().unwrap_or("somebody");
+    let why = signal.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
+    let taken = view.taken_by.and_then(|place| attempts.iter().find(|a| a.key.place() == place));
+    let taken = taken.map_or_else(
+        || "no step has taken it yet".to_owned(),
+        |attempt| format!("step {} has it", attempt.step_id),
+    );
+    let (name, id, ago) = (&signal.name, &signal.signal_id, ago(view.received_at, now));
+    format!("Signal {name} ({id}): {by} {decision}{why}, {ago}; {taken}.")
+}
+
+/// Whether it is parked for a signal.
+fn is_parked(attempt: &AttemptView) -> bool {
+    let is_free = attempt.owner.is_none() && !attempt.is_ready && attempt.row.ending.is_none();
+    attempt.waits_for.is_some() && is_free && !attempt.row.state.is_terminal()
 }
 
 /// The attempts that hold the job: in a sequence the newest of the current step, in a graph all that are
@@ -153,6 +188,12 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         }
         _ if attempt.is_ready => {
             format!("It waits for a free worker: {step} is in the queue and nobody has claimed it.")
+        }
+        (StepState::Pending | StepState::FailedRetry, due) if is_parked(attempt) => {
+            let (name, until) = (attempt.waits_for.as_deref().unwrap_or_default(), due);
+            let until =
+                until.map_or(String::new(), |due| format!("; its time ends {}", ahead(due, now)));
+            format!("It waits for signal {name}: {step}{until}.")
         }
         (StepState::Pending | StepState::FailedRetry, Some(due)) => {
             format!(

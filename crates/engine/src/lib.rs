@@ -29,6 +29,7 @@ pub mod requests;
 mod retention;
 pub mod running;
 pub mod schema;
+pub mod signals;
 pub mod store;
 pub mod tokens;
 pub mod upkeep;

@@ -350,6 +350,7 @@ pub fn entered_next(
         inputs,
         item: None,
         output: None,
+        is_waiting: false,
         damage: None,
         exhausted: false,
     })
@@ -387,9 +388,11 @@ pub fn cancel(
     Ok((amendment, (change.to(), after.filter(|_| entered))))
 }
 
-/// A waiting activation becomes claimable; one that an engine has entered already stays with it.
+/// A waiting activation becomes claimable; one that an engine has entered already stays with it, unless it was
+/// parked by that to wait for a signal.
 fn make_due(held: &Held) -> Timer {
-    if held.attempt.ledger.leg1_entries() == 0 { Timer::Ready } else { Timer::Keep }
+    let is_fresh = held.attempt.ledger.leg1_entries() == 0;
+    if is_fresh || held.is_waiting { Timer::Ready } else { Timer::Keep }
 }
 
 /// An amendment and the message that it enters, if it enters one.

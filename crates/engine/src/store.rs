@@ -20,6 +20,7 @@ use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepStat
 use crate::batch::store::Batches;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use crate::signals::Signals;
 use crate::upkeep::Upkeep;
 
 pub use crate::endings::{ending_code, ending_kind};
@@ -180,6 +181,8 @@ pub struct Held {
     pub item: Option<String>,
     /// JSON text of what it produced, once its message has entered.
     pub output: Option<String>,
+    /// Whether it was parked to wait for a signal.
+    pub is_waiting: bool,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
     /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.
@@ -575,7 +578,7 @@ impl From<StoreError> for Refusal {
 pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
-pub trait Store: Upkeep + Batches {
+pub trait Store: Upkeep + Batches + Signals {
     /// What a transactional handler hands over: a closure over what this store's transaction is. It may
     /// run more than once, if a transaction has to be repeated; at most one of those runs is committed.
     type Work: Clone + Send + Sync + 'static;

@@ -45,6 +45,8 @@ pub struct AttemptView {
     pub countdown: u32,
     /// When somebody last offered itself for its service.
     pub served_at: Option<Millis>,
+    /// The signal that it waits or has waited for.
+    pub waits_for: Option<String>,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.
@@ -72,6 +74,8 @@ pub struct EventView {
     pub attempt: Option<(u32, u32)>,
     /// What changed.
     pub changes: String,
+    /// JSON text of what else is to be said.
+    pub note: Option<String>,
 }
 
 /// Which jobs to list.

@@ -203,6 +203,27 @@ codes! {
     JobNotPlain = "JOB_NOT_PLAIN", Rejected, 409,
         "the job belongs to a request or to another job, which decides about its runs",
         "retry the request, or rerun the job it belongs to";
+    JobEnding = "JOB_ENDING", Rejected, 409,
+        "the job is over, or is being cancelled, or has failed and only drains",
+        "nothing; no step will take what was sent";
+    SignalUnknown = "SIGNAL_UNKNOWN", Rejected, 422,
+        "no step of the job's protocol waits for a signal of this name",
+        "use a name that the protocol waits for";
+    SignalIdReused = "SIGNAL_ID_REUSED", Conflict, 409,
+        "the job has had a signal with this id and other content",
+        "use a new id for a new signal, or send the first content again";
+    SignalInvalid = "SIGNAL_INVALID", Rejected, 400,
+        "a signal has an id, and may have a payload, a decision (approve or reject), who and why",
+        "correct the named field";
+    SignalLimit = "SIGNAL_LIMIT", Rejected, 409,
+        "the job has as many signals as it may have",
+        "find out who sends them; each id counts once, so a repeat is free";
+    SignalRejected = "SIGNAL_REJECTED", Rejected, 422,
+        "somebody has rejected what the step waited for",
+        "read who and why; run the job again once that is settled";
+    WaitTimedOut = "WAIT_TIMED_OUT", Rejected, 422,
+        "no signal came within the time of the wait",
+        "send it earlier, give the wait more time, or let it succeed with `on_timeout`";
     NameInvalid = "NAME_INVALID", Rejected, 400,
         "a name is empty, too long or has a control character",
         "correct the named field";

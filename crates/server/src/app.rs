@@ -90,6 +90,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(api)
         .merge(routes::commands::routes())
         .merge(routes::jobs::routes())
+        .merge(routes::signals::routes())
         .merge(routes::requests::routes())
         .merge(routes::workers::routes())
         .merge(routes::events::routes())

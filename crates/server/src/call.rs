@@ -48,6 +48,27 @@ impl<S: Sync + Send, T: FromStr<Err = Refusal>> FromRequestParts<S> for Named<T>
     }
 }
 
+/// The two parameters in the path: an id and what is below it.
+pub(crate) struct Below<T, U>(pub(crate) T, pub(crate) U);
+
+impl<S, T, U> FromRequestParts<S> for Below<T, U>
+where
+    S: Sync + Send,
+    T: FromStr<Err = Refusal>,
+    U: FromStr<Err = Refusal>,
+{
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let params = RawPathParams::from_request_parts(parts, state).await;
+        let params = params.map_err(|_| Refused(Refusal::new(Code::RouteUnknown)))?;
+        let mut values = params.iter().map(|(_, value)| value);
+        let missing = || invalid("path", "has no name");
+        let above = values.next().ok_or_else(missing)?.parse()?;
+        Ok(Self(above, values.next().ok_or_else(missing)?.parse()?))
+    }
+}
+
 /// A name in a path that is no id.
 pub(crate) struct Name(pub(crate) String);
 

@@ -179,6 +179,9 @@ pub struct EventData {
     pub attempt_no: Option<u32>,
     /// Every move of the commit, in order.
     pub changes: Vec<ChangeShape>,
+    /// What else is to be said, such as who sent a signal and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<serde_json::Value>,
 }
 
 /// One move of one machine.
@@ -214,6 +217,7 @@ impl EventShape {
                 step_index: event.attempt.map(|(step, _)| step),
                 attempt_no: event.attempt.map(|(_, attempt)| attempt),
                 changes,
+                note: event.note.as_deref().and_then(|note| serde_json::from_str(note).ok()),
             },
         }
     }

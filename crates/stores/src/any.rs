@@ -11,6 +11,7 @@ use sprag_engine::directive::Failure;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
+use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
@@ -324,6 +325,33 @@ impl Batches for AnyStore {
         limit: u32,
     ) -> Answer<Vec<JournalRow>> {
         ask!(self.batch_journal(place, from_seq, limit))
+    }
+}
+
+impl Signals for AnyStore {
+    async fn signal(
+        &self,
+        engine: EngineNo,
+        job_id: JobId,
+        signal: Signal,
+    ) -> Answer<Option<Result<Signalled, Refusal>>> {
+        ask!(self.signal(engine, job_id, signal))
+    }
+
+    async fn wait(&self, engine: EngineNo, writes: Vec<WaitWrite>) -> Answer<Vec<WaitOutcome>> {
+        ask!(self.wait(engine, writes))
+    }
+
+    async fn signals(&self, job_id: JobId) -> Answer<Vec<SignalView>> {
+        ask!(self.signals(job_id))
+    }
+
+    async fn signal_of(
+        &self,
+        job_id: JobId,
+        place: sprag_engine::ids::Place,
+    ) -> Answer<Option<SignalView>> {
+        ask!(self.signal_of(job_id, place))
     }
 }
 

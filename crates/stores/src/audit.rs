@@ -37,6 +37,8 @@ checks! {
     "24_parked_but_claimable",
     "25_batch_cursor_is_not_its_journal",
     "26_batch_journal_with_gaps",
+    "29_signal_and_wait_that_miss_each_other",
+    "30_signal_that_went_nowhere",
 }
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each

@@ -23,7 +23,9 @@ pub(crate) fn job(found: &str, told: &str) -> Result<(), String> {
     for event in told.split(',').filter(|event| !event.is_empty()) {
         let (place, changes) = event.split_once(' ').ok_or_else(|| unreadable(event))?;
         let place = read_place(place)?;
-        for change in changes.split_whitespace().filter(|change| *change != "created") {
+        for change in
+            changes.split_whitespace().filter(|change| !["created", "signal"].contains(change))
+        {
             history.tell(place, change)?;
         }
     }

@@ -323,7 +323,8 @@ fn explanation(args: &OneArgs, output: &mut Output) -> Result<(), Failure> {
     let store = Looking::open(&args.store)?;
     let (job, attempts) = find(&store, &args.job_id)?;
     let now = store.now()?;
-    let explained = explain(&job, &attempts, now);
+    let signals = store.signals(job.facts.job_id)?;
+    let explained = explain(&job, &attempts, &signals, now);
     if output.is_json() {
         return output.json(&explained);
     }
@@ -373,6 +374,8 @@ fn event_lines(event: &EventView, output: &mut Output) -> Result<(), Failure> {
         step_index: Option<u32>,
         attempt_no: Option<u32>,
         changes: Vec<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        note: Option<serde_json::Value>,
     }
     if output.is_json() {
         return output.json(&Shape {
@@ -381,9 +384,11 @@ fn event_lines(event: &EventView, output: &mut Output) -> Result<(), Failure> {
             step_index: event.attempt.map(|(step, _)| step),
             attempt_no: event.attempt.map(|(_, attempt)| attempt),
             changes: event.changes.split_whitespace().collect(),
+            note: event.note.as_deref().and_then(|note| serde_json::from_str(note).ok()),
         });
     }
     let about =
         event.attempt.map_or(String::new(), |(step, no)| format!("step {step} attempt {no}"));
-    output.line(format_args!("{:4}  {}  {about:20}  {}", event.n, event.at, event.changes))
+    let note = event.note.as_deref().unwrap_or_default();
+    output.line(format_args!("{:4}  {}  {about:20}  {}{note}", event.n, event.at, event.changes))
 }

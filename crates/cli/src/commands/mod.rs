@@ -12,6 +12,7 @@ pub mod protocol;
 pub mod request;
 pub mod serve;
 pub mod service;
+pub mod signal;
 pub mod submit;
 pub mod tenant;
 pub mod token;

@@ -236,7 +236,8 @@ fn told(store: &Looking, jobs: Vec<(JobView, Vec<AttemptView>)>) -> Result<Told,
     let Some((job, attempts)) = jobs.into_iter().max_by_key(trouble) else {
         return Ok(Told { sentences: Vec::new(), attempts: Vec::new() });
     };
-    let sentences = explain(&job, &attempts, store.now()?).happened;
+    let sentences =
+        explain(&job, &attempts, &store.signals(job.facts.job_id)?, store.now()?).happened;
     Ok(Told { sentences, attempts })
 }
 

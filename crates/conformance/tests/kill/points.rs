@@ -46,11 +46,13 @@ pub(crate) const SEAM: &[&str] = &[
     "renew",
     "retire",
     "settle_tasks",
+    "signal",
     "silent_engines",
     "submit",
     "take_in",
     "take_over",
     "unpublished",
+    "wait",
 ];
 
 /// Between the statements of the SQLite store.
@@ -70,6 +72,8 @@ pub(crate) const SQLITE: &[&str] = &[
     "renew.after_attempt",
     "renew.after_job",
     "settle_tasks.after_task",
+    "signal.after_insert",
+    "signal.after_wake",
     "sqlite.after_answer",
     "sqlite.after_commit",
     "sqlite.before_begin",
@@ -82,6 +86,8 @@ pub(crate) const SQLITE: &[&str] = &[
     "take_over.after_hand_over",
     "take_over.after_release",
     "unpublished.after_taking",
+    "wait.after_park",
+    "wait.after_take",
     "work.after_closure",
 ];
 
@@ -95,7 +101,10 @@ pub(crate) const POSTGRES: &[&str] = &[
     "postgres.before_begin",
     "postgres.before_commit",
     "postgres.before_statement",
+    "postgres.signal.after_lock",
     "postgres.take_over.after_death",
+    "postgres.wait.after_lock",
+    "postgres.wait.after_take",
     "postgres.work.after_closure",
 ];
 

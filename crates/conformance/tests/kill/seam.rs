@@ -10,6 +10,7 @@ use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
     Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
@@ -58,6 +59,29 @@ impl<S: Store> Batches for Seam<S> {
         limit: u32,
     ) -> Answer<Vec<JournalRow>> {
         self.0.batch_journal(place, from_seq, limit).await
+    }
+}
+
+impl<S: Store> Signals for Seam<S> {
+    async fn signal(
+        &self,
+        engine: EngineNo,
+        job_id: JobId,
+        signal: Signal,
+    ) -> Answer<Option<Result<Signalled, Refusal>>> {
+        around!(self.signal(engine, job_id, signal))
+    }
+
+    async fn wait(&self, engine: EngineNo, writes: Vec<WaitWrite>) -> Answer<Vec<WaitOutcome>> {
+        around!(self.wait(engine, writes))
+    }
+
+    async fn signals(&self, job_id: JobId) -> Answer<Vec<SignalView>> {
+        self.0.signals(job_id).await
+    }
+
+    async fn signal_of(&self, job_id: JobId, place: Place) -> Answer<Option<SignalView>> {
+        self.0.signal_of(job_id, place).await
     }
 }
 

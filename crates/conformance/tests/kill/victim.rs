@@ -15,8 +15,10 @@ use sprag_engine::callback::{AckMode, Claim, Completion, Fence};
 use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::hooks::{Ended, Hook};
+use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
-use sprag_engine::store::{Store, StoreError};
+use sprag_engine::signals::Signal;
+use sprag_engine::store::{AttemptView, Store, StoreError};
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Handler, TransactionalHandler};
 use sprag_kernel::decide::rows::LeaseId;
@@ -89,12 +91,15 @@ pub(crate) const JOBS: usize = 12;
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
 
-/// A fan-out of which not all branches are open at a time, a step that is skipped, a join and a sleep.
+/// A fan-out of which not all branches are open at a time, a step that is skipped, a join, a sleep, a wait whose
+/// signal comes early and one whose signal comes when it is parked.
 const GRAPH: &str = "
+  - {step_id: parked, needs: [], wait: {signal: late}}
   - {step_id: each, for_each: '[1, 2, 3]', max_parallel: 2, service: work}
   - {step_id: never, needs: [], when: 'false', service: work}
   - {step_id: both, needs: [each, never], service: work}
   - {step_id: rest, sleep: 1ms}
+  - {step_id: told, wait: {signal: early}}
 ";
 
 /// What becomes of job `n` of the script: the third of each three is cancelled, the second fails once.
@@ -162,6 +167,8 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         let submitted = engine.submit(scripted(n).as_bytes()).await.unwrap();
         if is_cancelled(n) {
             engine.cancel(submitted.job_id, None).await.unwrap();
+        } else if n >= GRAPHS {
+            say_early_and_late(&engine, submitted.job_id).await;
         }
     }
     let all_closed = async {
@@ -179,6 +186,19 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let _ = engine.store().release(sprag_engine::ids::EngineNo(0), Vec::new()).await;
     let engine = Arc::into_inner(engine).expect("the worker has let go");
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+/// Signals to a graph, again in each life: one at once, one when the step that waits for it is parked.
+async fn say_early_and_late<S: Store>(engine: &Engine<S>, job_id: JobId) {
+    let say = |name: &'static str| engine.signal(job_id, Signal::new(name, name, &name.into()));
+    say("early").await.unwrap();
+    let is_open = |attempt: &AttemptView| {
+        attempt.step_id == "parked" && attempt.waits_for.is_none() && attempt.row.ending.is_none()
+    };
+    while engine.store().attempts(job_id).await.unwrap().iter().any(is_open) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    say("late").await.unwrap();
 }
 
 /// A worker that pulls: it acknowledges, shows that it is alive, reports twice, and says something stale.

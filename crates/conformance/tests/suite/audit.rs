@@ -148,6 +148,8 @@ const PARKED: &str = "24_parked_but_claimable";
 const CURSOR: &str = "25_batch_cursor_is_not_its_journal";
 const JOURNAL: &str = "26_batch_journal_with_gaps";
 const REQUEST_REPLAY: &str = "27_request_events_do_not_replay_to_the_row";
+const MISSED: &str = "29_signal_and_wait_that_miss_each_other";
+const NOWHERE: &str = "30_signal_that_went_nowhere";
 const COUNTDOWN: &str = "28_countdown_is_not_the_unfinished_predecessors";
 
 /// What can be done to the row of a job and to its ledgers.
@@ -333,8 +335,34 @@ fn to_the_rest<W: World>(books: &Books) -> Vec<Damage> {
             mends: "DELETE FROM batch_journal".to_owned(),
             follows: &[],
         },
+        Damage {
+            check: MISSED,
+            of: Some(books.queued),
+            breaks: format!(
+                "UPDATE attempt SET waits_for = 'go' WHERE job_id = {queued} AND step_index = 1;
+                 {}",
+                signal(&queued, 1)
+            ),
+            mends: "DELETE FROM signal; UPDATE attempt SET waits_for = NULL".to_owned(),
+            follows: &[],
+        },
+        Damage {
+            check: NOWHERE,
+            of: Some(books.queued),
+            breaks: signal(&queued, 2),
+            mends: "DELETE FROM signal".to_owned(),
+            follows: &[],
+        },
         set(RETIRED, books.done, ("retired", "dedup_key"), [&done, "'k:old'"], "1 = 1"),
     ]
+}
+
+/// A signal `go` that nobody has.
+fn signal(job_id: &str, n: u32) -> String {
+    format!(
+        "INSERT INTO signal (job_id, n, signal_id, name, decision, content, payload, received_at)
+         VALUES ({job_id}, {n}, 'x', 'go', 0, {job_id}, 'null', 1)"
+    )
 }
 
 /// The checks that find something, and of whom.

@@ -195,7 +195,7 @@ on_both_stores! {
         let kept = batch_output(play.store(), job_id).await;
         assert_eq!(kept["refusal"]["error_code"], "SEQ_ILLEGAL_TRANSITION");
         assert!(kept["snapshot"]["next_commit_seq"].as_u64().unwrap() <= 13, "{kept}");
-        let told = explain(&job, &play.attempts(job_id).await, job.updated_at);
+        let told = explain(&job, &play.attempts(job_id).await, &[], job.updated_at);
         assert!(told.happened.iter().any(|line| line.contains("next_commit_seq")), "{told:?}");
         // The process lives, and others are not concerned.
         breaks.store(false, Ordering::SeqCst);

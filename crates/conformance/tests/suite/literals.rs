@@ -263,6 +263,8 @@ fn in_statements() -> Vec<Listed> {
         ("sql/postgres/insert_request.sql", born_in::<RequestStatus>("request", "status"), 1),
         ("sql/sqlite/promote_due.sql", waiting.clone(), 1),
         ("sql/postgres/promote_due.sql", waiting.clone(), 1),
+        ("sql/sqlite/parked_wait.sql", waiting.clone(), 1),
+        ("sql/postgres/parked_wait.sql", waiting.clone(), 1),
         ("sql/postgres/finish.sql", waiting, 1),
         ("sql/postgres/dispatch.sql", outbox(OutboxState::Sent), 1),
         ("sql/postgres/dispatch_many.sql", outbox(OutboxState::Sent), 1),
@@ -312,6 +314,14 @@ fn in_the_audit() -> Vec<Listed> {
         audit(
             "sql/audit/13_obligation_that_nothing_will_touch.sql",
             step("<>", StepState::Cancelled),
+        ),
+        audit(
+            "sql/audit/13_obligation_that_nothing_will_touch.sql",
+            among("state", &codes(waits)).replace("IN", "NOT IN"),
+        ),
+        audit(
+            "sql/audit/29_signal_and_wait_that_miss_each_other.sql",
+            among("state", &codes(waits)),
         ),
         audit("sql/audit/14_two_steps_in_progress.sql", step("=", StepState::InProgress)),
         audit("sql/audit/18_request_without_its_run.sql", format!("status <> {}", confirmed())),

@@ -29,6 +29,7 @@ mod races;
 mod readers;
 mod requests;
 mod schema;
+mod signals;
 mod submit;
 mod timers;
 mod tls;

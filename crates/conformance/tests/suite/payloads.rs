@@ -10,42 +10,42 @@ use crate::on_both_stores;
 use crate::play::Play;
 use crate::world::World;
 
-/// A step's schema: an object whose `n` is a whole number.
-const WHOLE_N: &str =
-    "payload_schema: {type: object, required: [n], properties: {n: {type: integer}}}";
+/// A step's schema: an object whose `count` is a whole number.
+const WHOLE: &str =
+    "payload_schema: {type: object, required: [count], properties: {count: {type: integer}}}";
 
 on_both_stores! {
     async fn a_sequence_refuses_a_payload_that_a_later_step_must_not_be_handed<W>(play: &Play<W>) {
-        let steps = format!("- {{step_id: a, service: s}}\n- {{step_id: b, service: s, {WHOLE_N}}}");
+        let steps = format!("- {{step_id: a, service: work}}\n- {{step_id: b, service: work, {WHOLE}}}");
         let engine = engine(play, &steps, echo()).await;
         let envelope = json!({
             "tenant_id": "t1", "request_type": "GRAPH", "input_ref": "in", "output_ref": "out",
-            "payload": {"n": "one"}, "schema_version": "1",
+            "payload": {"count": "one"}, "schema_version": "1",
         });
         let refusal = engine.submit(envelope.to_string().as_bytes()).await.unwrap_err();
         assert_eq!(refusal.code(), Code::PayloadInvalid);
-        assert_eq!(refusal.field("pointer"), Some(&"/n".into()));
+        assert_eq!(refusal.field("pointer"), Some(&"/count".into()));
         assert_eq!(refusal.field("step_id"), Some(&"b".into()));
-        let job_id = submit(&engine, json!({"n": 1})).await;
+        let job_id = submit(&engine, json!({"count": 1})).await;
         assert_eq!(closed(engine.store(), job_id).await.row.state, JobState::Succeeded);
         engine.shutdown(GRACE).await.unwrap();
     }
 
     async fn a_step_of_a_graph_fails_in_leg1_and_one_that_is_skipped_does_not_ask<W>(play: &Play<W>) {
         let steps = format!(
-            "- {{step_id: a, service: s}}\n- {{step_id: b, service: s, when: 'input.n != 0', {WHOLE_N}}}"
+            "- {{step_id: a, service: work}}\n- {{step_id: b, service: work, when: 'input.runs', {WHOLE}}}"
         );
         let engine = engine(play, &steps, echo()).await;
-        let bad = submit(&engine, json!({"n": "one"})).await;
+        let bad = submit(&engine, json!({"count": "one", "runs": true})).await;
         let job = closed(engine.store(), bad).await;
         assert_eq!(job.row.state, JobState::FailedFinal);
         assert_eq!(job.error.as_ref().unwrap().code, "PAYLOAD_INVALID");
-        assert!(job.error.unwrap().message.contains("pointer: /n"));
+        assert!(job.error.unwrap().message.contains("pointer: /count"));
         assert_eq!(ended(&engine, bad, 1).await, StepState::FailedFinal);
 
-        let good = submit(&engine, json!({"n": 2})).await;
+        let good = submit(&engine, json!({"count": 2, "runs": true})).await;
         assert_eq!(closed(engine.store(), good).await.row.state, JobState::Succeeded);
-        let skipped = submit(&engine, json!({"n": 0, "no": "integer is asked for"})).await;
+        let skipped = submit(&engine, json!({"count": "none", "runs": false})).await;
         assert_eq!(closed(engine.store(), skipped).await.row.state, JobState::Succeeded);
         assert_eq!(ended(&engine, skipped, 1).await, StepState::Skipped);
         engine.shutdown(GRACE).await.unwrap();

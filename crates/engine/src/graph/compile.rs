@@ -34,6 +34,7 @@ impl Graph {
         let mut builder = Builder { nodes: Vec::new(), scopes: vec![job] };
         builder.list(&protocol.steps, &Around { scope: 0, sees: &[], place: "steps" })?;
         builder.check_names()?;
+        builder.check_signals()?;
         let is_sequence = protocol.steps.iter().all(Step::is_plain);
         Ok(Self { nodes: builder.nodes, scopes: builder.scopes, is_sequence })
     }
@@ -114,7 +115,8 @@ impl Builder {
     fn work(&mut self, step: &Step, around: &Around<'_>) -> Result<u32, Refusal> {
         let mut delay_ms = 0;
         let (service, kind) = if let Some(wait) = &step.wait {
-            (CONTROL, Kind::Wait(wait.clone()))
+            let schema = schema(wait.schema.as_ref(), "wait.schema", around)?;
+            (CONTROL, Kind::Wait(wait.clone(), schema))
         } else if let Some(delay) = step.sleep {
             delay_ms = delay;
             (CONTROL, Kind::Sleep)
@@ -319,6 +321,20 @@ impl Builder {
         for node in &self.nodes {
             if !seen.insert(node.step_id.as_str()) {
                 let reason = format!("step_id {} is there twice", node.step_id);
+                return Err(invalid("steps", reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for one signal have one schema: it is checked when the signal comes, whichever takes it.
+    fn check_signals(&self) -> Result<(), Refusal> {
+        let mut schemas: BTreeMap<&str, &Option<Value>> = BTreeMap::new();
+        for node in &self.nodes {
+            let Kind::Wait(wait, _) = &node.kind else { continue };
+            let first = *schemas.entry(&wait.signal).or_insert(&wait.schema);
+            if *first != wait.schema {
+                let reason = format!("the waits for signal {} have several schemas", wait.signal);
                 return Err(invalid("steps", reason));
             }
         }

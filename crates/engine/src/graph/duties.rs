@@ -93,7 +93,7 @@ impl Graph {
             | Kind::Work
             | Kind::Gather { .. }
             | Kind::Join
-            | Kind::Wait(_)
+            | Kind::Wait(..)
             | Kind::Sleep
             | Kind::Job(..)
             | Kind::Exec(_)

@@ -110,8 +110,8 @@ pub enum Kind {
     Loop(Loop),
     /// Ends a scope that has several last nodes; its output is theirs, by name.
     Join,
-    /// Waits for a signal.
-    Wait(Wait),
+    /// Waits for a signal, with the schema of its payload.
+    Wait(Wait, Option<Schema>),
     /// Waits for its time.
     Sleep,
     /// A child job, and the expression for its payload.
@@ -227,8 +227,8 @@ impl Graph {
             | Kind::Begin { .. }
             | Kind::Loop(_)
             | Kind::Join
+            | Kind::Wait(..)
             | Kind::Sleep => None,
-            Kind::Wait(_) => Some("wait"),
             Kind::Job(..) => Some("job"),
             Kind::Exec(_) => Some("exec"),
             Kind::Http(..) => Some("http"),

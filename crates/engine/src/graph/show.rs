@@ -112,7 +112,7 @@ impl Graph {
             },
             Kind::Loop(closer) => show_loop(closer),
             Kind::Join => "all of them".to_owned(),
-            Kind::Wait(wait) => match wait.timeout {
+            Kind::Wait(wait, _) => match wait.timeout {
                 Some(ms) => {
                     format!("wait for signal {}, {} at most", wait.signal, duration::show(ms))
                 }
@@ -134,7 +134,7 @@ fn opens(node: &Node) -> Option<usize> {
         | Kind::Gather { .. }
         | Kind::Loop(_)
         | Kind::Join
-        | Kind::Wait(_)
+        | Kind::Wait(..)
         | Kind::Sleep
         | Kind::Job(..)
         | Kind::Exec(_)

@@ -71,7 +71,7 @@ impl Graph {
             | Kind::Fan(_)
             | Kind::Begin { .. }
             | Kind::Join
-            | Kind::Wait(_)
+            | Kind::Wait(..)
             | Kind::Sleep
             | Kind::Job(..)
             | Kind::Exec(_)
@@ -136,7 +136,7 @@ impl Graph {
             | Kind::Fan(_)
             | Kind::Begin { .. }
             | Kind::Join
-            | Kind::Wait(_)
+            | Kind::Wait(..)
             | Kind::Sleep
             | Kind::Job(..)
             | Kind::Exec(_)
@@ -217,7 +217,7 @@ impl Node {
             | Kind::Gather { .. }
             | Kind::Begin { .. }
             | Kind::Join
-            | Kind::Wait(_)
+            | Kind::Wait(..)
             | Kind::Sleep
             | Kind::Exec(_) => None,
         }

@@ -10,6 +10,7 @@ use crate::engine::Pinned;
 use crate::graph::keys::OnFailure;
 use crate::graph::sight::has_failed;
 use crate::graph::{Fan, Kind, Loop};
+use crate::signals;
 use crate::store::{Ended, Held, Store, StoreError};
 
 /// How many control nodes an engine works on at a time.
@@ -31,7 +32,12 @@ pub(super) async fn run<S: Store>(
         Kind::Loop(closer) => turned(pinned.clone(), closer.clone(), held).await,
         Kind::Join => Ok(Some(join(&pinned, &held))),
         Kind::Begin { .. } | Kind::Sleep => Ok(Some(Value::Null)),
-        Kind::Work | Kind::Wait(_) | Kind::Job(..) | Kind::Exec(_) | Kind::Http(..) => {
+        Kind::Wait(wait, _) => {
+            let found = store.signal_of(held.key.job_id, held.key.place()).await;
+            let found = found.map_err(|error| Failure::retryable("SIGNAL_UNREADABLE", error))?;
+            signals::outcome(wait, found).map(Some)
+        }
+        Kind::Work | Kind::Job(..) | Kind::Exec(_) | Kind::Http(..) => {
             Err(Failure::fatal("CONTROL_UNKNOWN", "this engine does not run this kind of step"))
         }
     }

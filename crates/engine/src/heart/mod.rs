@@ -23,6 +23,7 @@ mod pull;
 mod reconcile;
 mod serving;
 mod sight;
+mod waits;
 mod works;
 
 use std::collections::{HashMap, HashSet};
@@ -45,6 +46,7 @@ use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
 use crate::graph::CONTROL;
 use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::signals::WaitOutcome;
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
     RenewOutcome, Store, StoreError, Submitted, Wish, Worked,
@@ -217,6 +219,7 @@ enum Done<W> {
     Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
     Claimed(Claiming, Answer<Vec<Held>>),
     Seen(Vec<Seeing>, Answer<sight::Found>),
+    Waited(Vec<Seeing>, Answer<Vec<WaitOutcome>>),
     Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
     LookedUp(Vec<u64>, Answer<Vec<(String, Held)>>),
     Found(Vec<Calling>, Answer<Vec<Option<Held>>>),
@@ -254,6 +257,8 @@ pub(crate) struct Heart<S: Store> {
     submits: Phase<(NewJob, Reply)>,
     /// Activations of graphs that have not looked at what came before them.
     sights: Phase<Seeing>,
+    /// Those among them that are to run once their signal is there.
+    waits: Phase<Seeing>,
     dispatches: Phase<Dispatching>,
     ends: Phase<Ending>,
     works: Works<S::Work>,
@@ -319,6 +324,7 @@ impl<S: Store> Heart<S> {
             calls: JoinSet::new(),
             submits: Phase::new(),
             sights: Phase::new(),
+            waits: Phase::new(),
             dispatches: Phase::new(),
             ends: Phase::new(),
             works: Works::default(),
@@ -468,6 +474,7 @@ impl<S: Store> Heart<S> {
         self.finish();
         if self.stopping.is_none() {
             self.look_around();
+            self.wait();
             self.dispatch();
             self.submit();
             self.look_up_claims();
@@ -480,6 +487,7 @@ impl<S: Store> Heart<S> {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
             Done::Seen(group, answer) => self.seen(group, answer),
+            Done::Waited(group, answer) => self.waited(group, answer),
             Done::Dispatched(held, answer) => self.dispatched(held, answer),
             Done::LookedUp(group, answer) => self.looked_up(group, answer),
             Done::Found(group, answer) => self.found(group, answer),

@@ -70,6 +70,8 @@ impl<S: Store> Heart<S> {
             .keys()
             .copied()
             .chain(self.publishing.iter().copied())
+            .chain(self.sights.waiting().map(|seeing| seeing.held.key))
+            .chain(self.waits.waiting().map(|seeing| seeing.held.key))
             .chain(self.dispatches.waiting().map(|dispatching| dispatching.held.key))
             .chain(self.ends.waiting().map(|ending| ending.held.key))
             .chain(self.works.keys())

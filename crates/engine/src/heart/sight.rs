@@ -60,7 +60,7 @@ impl<S: Store> Heart<S> {
         self.sights.done();
         for (Seeing { held, pull }, finding) in found {
             match finding {
-                Finding::Run => self.dispatch_for(held, pull),
+                Finding::Run => self.run_or_wait(held, pull),
                 Finding::Skip(error) => {
                     self.vacate(&held, pull);
                     self.skip_activation(held.key, error);

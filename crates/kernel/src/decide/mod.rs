@@ -12,6 +12,7 @@
 //! | [`callback`] | ACK, heartbeat, RESULT |
 //! | [`timer`] | ACK timeout, lease expiry, lost owner |
 //! | [`leg2`] | the message that ends an attempt: outcome, what follows, whether the job closes |
+//! | [`signal`] | a signal comes; a step waits for one |
 //! | [`cancel`] | what a cancel can do at once and what it must wait for |
 //! | [`request`] | draft, confirm, run, retry, and the projection of the job |
 //! | [`seq`] | one item of a batch |
@@ -26,5 +27,6 @@ pub mod request;
 pub mod rerun;
 pub mod rows;
 pub mod seq;
+pub mod signal;
 pub mod submit;
 pub mod timer;

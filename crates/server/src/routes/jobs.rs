@@ -8,6 +8,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use sprag_engine::explain::{Explanation, explain};
 use sprag_engine::ids::JobId;
+use sprag_engine::signals::Signals as _;
 use sprag_engine::store::{JobFilter, JobView, Store};
 use sprag_engine::tokens::Scope;
 use sprag_kernel::machine::State as _;
@@ -207,7 +208,8 @@ async fn explained(
     let job = find(&app, &caller, job_id).await?;
     let store = app.engine.store();
     let attempts = store.attempts(job_id).await?;
-    let explanation: Explanation = explain(&job, &attempts, store.now().await?);
+    let signals = store.signals(job_id).await?;
+    let explanation: Explanation = explain(&job, &attempts, &signals, store.now().await?);
     Ok(json(StatusCode::OK, &explanation))
 }
 

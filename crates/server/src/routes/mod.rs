@@ -8,5 +8,6 @@ pub(crate) mod jobs;
 pub(crate) mod protocols;
 pub(crate) mod requests;
 pub(crate) mod services;
+pub(crate) mod signals;
 pub(crate) mod tokens;
 pub(crate) mod workers;

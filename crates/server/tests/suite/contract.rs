@@ -12,7 +12,8 @@ fn operations(document: &Value, id: &str) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
-            all.push((method.to_uppercase(), path.replace("{id}", id), path.clone()));
+            let called = path.replace("{id}", id).replace("{name}", "go");
+            all.push((method.to_uppercase(), called, path.clone()));
         }
     }
     all
@@ -33,6 +34,8 @@ fn the_document_is_openapi_3_1_and_names_every_path_of_the_design() {
         "/v1/jobs/{id}/explain",
         "/v1/jobs/{id}/cancel",
         "/v1/jobs/{id}/rerun",
+        "/v1/jobs/{id}/signals",
+        "/v1/jobs/{id}/signals/{name}",
         "/v1/services/{id}/pause",
         "/v1/services/{id}/resume",
         "/v1/requests",

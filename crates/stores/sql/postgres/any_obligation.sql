@@ -3,7 +3,8 @@ SELECT {held}, sprag.now_ms(NULL) FROM sprag.job j JOIN sprag.attempt a ON a.job
 WHERE j.job_id = $1::uuid
 ORDER BY CASE
     WHEN a.ending IS NULL AND a.state IN (0, 5) AND a.owner IS NULL
-        AND (a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.countdown > 0) THEN 0
+        AND (a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.countdown > 0
+            OR a.waits_for IS NOT NULL) THEN 0
     WHEN a.ending IS NULL AND a.state IN (1, 2, 3) THEN 1
     WHEN a.owner IS NOT NULL THEN 2 ELSE 3 END,
     a.step_index, a.branch, a.turn, a.attempt_no

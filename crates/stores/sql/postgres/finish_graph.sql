@@ -10,7 +10,7 @@ WITH alive AS MATERIALIZED (
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
 ), message AS MATERIALIZED (
     SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.priority, a.delay_ms, a.item, a.step_id, a.step_type, a.service, a.error_code, a.error_message
+        a.priority, a.delay_ms, a.waits_until, a.item, a.step_id, a.step_type, a.service, a.error_code, a.error_message
     FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
         $8::bigint[]) WITH ORDINALITY AS i (job_id, step_index, branch, turn, attempt_no, version, n)
         JOIN sprag.attempt a ON a.job_id = i.job_id AND a.step_index = i.step_index
@@ -68,10 +68,11 @@ WITH alive AS MATERIALIZED (
         AND a.turn = p.turn AND a.attempt_no = p.attempt_no
 ), next_attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
-        losses, timer_at, created_at, updated_at, priority, delay_ms, item, step_id, step_type, service)
+        losses, timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id,
+        step_type, service)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($14::smallint[])[p.k], 1, 0,
         ($17::integer[])[p.n], p.now + ($18::bigint[])[p.n], p.now, p.now, p.priority, p.delay_ms,
-        p.item, p.step_id, p.step_type, p.service
+        p.waits_until, p.item, p.step_id, p.step_type, p.service
     FROM plan p WHERE p.follows = 2
 ), activated AS (
     UPDATE sprag.attempt a SET version = a.version + 1, updated_at = d.now,

@@ -24,6 +24,8 @@ WITH alive AS MATERIALIZED (
     DELETE FROM sprag.completion c USING doomed d WHERE c.job_id = d.job_id
 ), stales AS (
     DELETE FROM sprag.stale s USING doomed d WHERE s.job_id = d.job_id
+), signals AS (
+    DELETE FROM sprag.signal g USING doomed d WHERE g.job_id = d.job_id
 ), journals AS (
     DELETE FROM sprag.batch_journal g USING doomed d WHERE g.job_id = d.job_id
 ), batches AS (

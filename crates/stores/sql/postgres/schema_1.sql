@@ -70,6 +70,7 @@ CREATE TABLE sprag.attempt (
     job_id uuid NOT NULL,
     branch bigint NOT NULL DEFAULT 0,
     delay_ms bigint NOT NULL DEFAULT 0,
+    waits_until bigint,
     version bigint NOT NULL,
     ledger bigint NOT NULL CHECK (ledger BETWEEN 0 AND 999999999999999),
     guid bigint CHECK (guid BETWEEN 0 AND 999999999999999),
@@ -100,6 +101,7 @@ CREATE TABLE sprag.attempt (
     step_type text NOT NULL,
     service text NOT NULL,
     claim_id text,
+    waits_for text,
     progress text,
     error_code text,
     error_message text,
@@ -116,6 +118,29 @@ CREATE INDEX attempt_timer ON sprag.attempt (timer_at, job_id) WHERE timer_at IS
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON sprag.attempt (claim_id)
 WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
+-- Steps that wait, or have waited, for a signal.
+CREATE INDEX attempt_waits ON sprag.attempt (job_id, waits_for) WHERE waits_for IS NOT NULL;
+
+-- What somebody has said to a job. It goes to one wait, and no wait is given two.
+CREATE TABLE sprag.signal (
+    job_id uuid NOT NULL,
+    branch bigint CHECK ((branch IS NULL) = (step_index IS NULL)),
+    received_at bigint NOT NULL,
+    n integer NOT NULL CHECK (n > 0),
+    step_index integer,
+    turn integer CHECK ((turn IS NULL) = (step_index IS NULL)),
+    decision smallint NOT NULL CHECK (decision IN (0, 1)),
+    content bytea NOT NULL,
+    signal_id text NOT NULL,
+    name text NOT NULL,
+    payload text NOT NULL,
+    said_by text,
+    reason text,
+    PRIMARY KEY (job_id, n),
+    UNIQUE (job_id, signal_id)
+);
+CREATE UNIQUE INDEX signal_taken ON sprag.signal (job_id, step_index, branch, turn)
+WHERE step_index IS NOT NULL;
 
 -- Callbacks that changed nothing: the last of each kind at a step, and how many there were.
 CREATE TABLE sprag.stale (
@@ -159,6 +184,7 @@ CREATE TABLE sprag.event (
     turn integer NOT NULL DEFAULT 0,
     attempt_no integer,
     changes text NOT NULL,
+    note text,
     PRIMARY KEY (job_id, n)
 );
 CREATE INDEX event_feed ON sprag.event (xid, pos);

@@ -79,6 +79,8 @@ CREATE TABLE attempt (
     closed_parked INTEGER NOT NULL DEFAULT 0,
     countdown INTEGER NOT NULL DEFAULT 0 CHECK (countdown >= 0),
     delay_ms INTEGER NOT NULL DEFAULT 0,
+    waits_for TEXT,
+    waits_until INTEGER,
     owner INTEGER,
     ready_at INTEGER,
     timer_at INTEGER,
@@ -112,6 +114,30 @@ CREATE INDEX attempt_ready ON attempt (service, ready_at) WHERE ready_at IS NOT 
 CREATE INDEX attempt_timer ON attempt (timer_at) WHERE timer_at IS NOT NULL;
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON attempt (claim_id) WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
+
+-- Steps that wait, or have waited, for a signal.
+CREATE INDEX attempt_waits ON attempt (job_id, waits_for) WHERE waits_for IS NOT NULL;
+
+-- What somebody has said to a job. It goes to one wait, and no wait is given two.
+CREATE TABLE signal (
+    job_id BLOB NOT NULL,
+    n INTEGER NOT NULL CHECK (n > 0),
+    signal_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    decision INTEGER NOT NULL CHECK (decision IN (0, 1)),
+    content BLOB NOT NULL,
+    payload TEXT NOT NULL,
+    said_by TEXT,
+    reason TEXT,
+    received_at INTEGER NOT NULL,
+    step_index INTEGER,
+    branch INTEGER CHECK ((branch IS NULL) = (step_index IS NULL)),
+    turn INTEGER CHECK ((turn IS NULL) = (step_index IS NULL)),
+    PRIMARY KEY (job_id, n),
+    UNIQUE (job_id, signal_id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX signal_taken ON signal (job_id, step_index, branch, turn)
+WHERE step_index IS NOT NULL;
 
 -- Callbacks that changed nothing: the last of each kind at a step, and how many there were.
 CREATE TABLE stale (
@@ -153,6 +179,7 @@ CREATE TABLE event (
     turn INTEGER NOT NULL DEFAULT 0,
     attempt_no INTEGER,
     changes TEXT NOT NULL,
+    note TEXT,
     UNIQUE (job_id, n)
 );
 
@@ -465,9 +492,11 @@ BEGIN
     FROM json_each(NEW.inserts);
 
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
-        timer_at, created_at, updated_at, priority, delay_ms, item, step_id, step_type, service)
+        timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type,
+        service)
     SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
-        NEW.due_at, NEW.now, NEW.now, priority, delay_ms, item, step_id, step_type, service
+        NEW.due_at, NEW.now, NEW.now, priority, delay_ms, waits_until, item, step_id, step_type,
+        service
     FROM attempt
     WHERE NEW.due_at IS NOT NULL AND job_id = NEW.job_id AND step_index = NEW.step_index
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;

@@ -34,6 +34,7 @@ fn feed_event(row: &Row) -> Answer<FeedEvent> {
             at: unsigned_long(row, 5)?,
             attempt: count(6)?.zip(count(7)?),
             changes: get(row, 8)?,
+            note: get(row, 9)?,
         },
     })
 }

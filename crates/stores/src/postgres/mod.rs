@@ -25,6 +25,7 @@ mod pools;
 mod read;
 mod requests;
 mod rows;
+mod signals;
 mod slice;
 mod submit;
 mod tls;

@@ -82,7 +82,7 @@ pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<Attempt
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at
+             a.progress, a.countdown, v.seen_at, a.waits_for
          FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
              LEFT JOIN sprag.service s ON s.service = a.service
              LEFT JOIN sprag.served v ON v.service = a.service WHERE a.job_id = $1
@@ -111,11 +111,12 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         progress: get(row, HELD_WIDTH + 11)?,
         countdown: get::<i32>(row, HELD_WIDTH + 12)?.cast_unsigned(),
         served_at: time(row, HELD_WIDTH + 13)?,
+        waits_for: get(row, HELD_WIDTH + 14)?,
     })
 }
 
 pub(super) async fn events(pools: &Pools, job_id: JobId) -> Answer<Vec<EventView>> {
-    let sql = "SELECT n::bigint, at, step_index, attempt_no, changes FROM sprag.event
+    let sql = "SELECT n::bigint, at, step_index, attempt_no, changes, note FROM sprag.event
         WHERE job_id = $1 ORDER BY n";
     let rows = pools.read(sql, &[&job_id.uuid()]).await?;
     let count = |row: &Row, column| -> Answer<Option<u32>> {
@@ -128,6 +129,7 @@ pub(super) async fn events(pools: &Pools, job_id: JobId) -> Answer<Vec<EventView
                 at: unsigned_long(row, 1)?,
                 attempt: count(row, 2)?.zip(count(row, 3)?),
                 changes: get(row, 4)?,
+                note: get(row, 5)?,
             })
         })
         .collect()

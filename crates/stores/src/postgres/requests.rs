@@ -59,7 +59,7 @@ impl RequestStore for PostgresStore {
         let rows = self.pools.read(sql, &[&request_id.uuid()]).await?;
         let event = |row: &Row| {
             let (n, at) = (unsigned_long(row, 0)?, unsigned_long(row, 1)?);
-            Ok(EventView { n, at, attempt: None, changes: get(row, 2)? })
+            Ok(EventView { n, at, attempt: None, changes: get(row, 2)?, note: None })
         };
         rows.iter().map(event).collect()
     }

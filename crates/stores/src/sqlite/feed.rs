@@ -27,6 +27,7 @@ fn feed_event(row: &Row<'_>) -> rusqlite::Result<FeedEvent> {
             at: row.get(4)?,
             attempt: step.zip(attempt),
             changes: row.get(7)?,
+            note: row.get(8)?,
         },
     })
 }

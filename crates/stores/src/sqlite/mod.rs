@@ -19,6 +19,7 @@ mod read;
 mod readers;
 mod requests;
 mod rows;
+mod signals;
 mod submit;
 mod tokens;
 mod upkeep;

@@ -79,7 +79,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at
+             a.progress, a.countdown, v.seen_at, a.waits_for
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service
              LEFT JOIN served v ON v.service = a.service WHERE a.job_id = ?1
@@ -106,6 +106,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 progress: row.get(HELD_WIDTH + 11)?,
                 countdown: row.get(HELD_WIDTH + 12)?,
                 served_at: row.get(HELD_WIDTH + 13)?,
+                waits_for: row.get(HELD_WIDTH + 14)?,
             })
         };
         view().map_err(|error| failed(&error))
@@ -134,8 +135,8 @@ fn end(tx: &Tx<'_>, job_id: JobId, place: Place) -> Answer<Option<Ended>> {
 }
 
 pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
-    let sql =
-        "SELECT n, at, step_index, attempt_no, changes FROM event WHERE job_id = ?1 ORDER BY n";
+    let sql = "SELECT n, at, step_index, attempt_no, changes, note FROM event WHERE job_id = ?1
+        ORDER BY n";
     tx.all(sql, params![job_id.as_bytes()], |row| {
         let view = || -> rusqlite::Result<EventView> {
             let step: Option<u32> = row.get(2)?;
@@ -145,6 +146,7 @@ pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
                 at: row.get(1)?,
                 attempt: step.zip(attempt),
                 changes: row.get(4)?,
+                note: row.get(5)?,
             })
         };
         view().map_err(|error| failed(&error))

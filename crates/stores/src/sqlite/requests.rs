@@ -111,7 +111,13 @@ fn events(tx: &Tx<'_>, request_id: RequestId) -> Answer<Vec<EventView>> {
     let sql = "SELECT n, at, changes FROM request_event WHERE request_id = ?1 ORDER BY n";
     tx.all(sql, [request_id.as_bytes()], |row| {
         let read = || -> rusqlite::Result<EventView> {
-            Ok(EventView { n: row.get(0)?, at: row.get(1)?, attempt: None, changes: row.get(2)? })
+            Ok(EventView {
+                n: row.get(0)?,
+                at: row.get(1)?,
+                attempt: None,
+                changes: row.get(2)?,
+                note: None,
+            })
         };
         read().map_err(|error| failed(&error))
     })

@@ -139,7 +139,9 @@ pub(super) fn retire(
     for (job_id, _, _) in page.iter().filter(|(_, is_over, _)| *is_over) {
         let keep = include_str!("../../sql/sqlite/insert_retired.sql");
         tx.execute(keep, params![job_id, tx.now])?;
-        for table in ["completion", "stale", "batch_journal", "batch", "event", "attempt", "job"] {
+        for table in
+            ["completion", "stale", "signal", "batch_journal", "batch", "event", "attempt", "job"]
+        {
             tx.execute(&format!("DELETE FROM {table} WHERE job_id = ?1"), [job_id])?;
         }
         deleted += 1;

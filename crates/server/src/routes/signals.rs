@@ -1,0 +1,168 @@
+//! Signals: what somebody says to a job that waits for it, or will.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sprag_engine::ids::JobId;
+use sprag_engine::signals::{Decision, Signal, SignalView, Signals as _};
+use sprag_engine::tokens::Scope;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::jobs::find;
+use crate::app::App;
+use crate::call::{Below, Document, Name, Named, json};
+use crate::guests::Caller;
+use crate::problem::{Answered, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(say))
+}
+
+/// What is said.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    /// The sender's id for it: the same id is the same signal.
+    signal_id: String,
+    /// What the step that waits has as its output; null if absent.
+    #[schema(value_type = Option<Value>)]
+    payload: Option<Box<RawValue>>,
+    /// `approve` if absent; `reject` fails the step.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    decision: Decision,
+    /// Who says so; the name of the token if absent.
+    by: Option<String>,
+    /// Why.
+    reason: Option<String>,
+}
+
+/// The answer to a signal.
+#[derive(Serialize, ToSchema)]
+struct SaidShape {
+    /// The job.
+    #[serde(rename = "jobId")]
+    job_id: String,
+    /// The name of the signal.
+    signal: String,
+    /// Its id.
+    signal_id: String,
+    /// Whether this call brought it.
+    created: bool,
+    /// Whether a step has it already; if not, it is kept for one.
+    taken: bool,
+}
+
+/// A signal as it is shown.
+#[derive(Serialize, ToSchema)]
+struct SignalShape {
+    /// Its name.
+    signal: String,
+    /// Its id.
+    signal_id: String,
+    /// `approve` or `reject`.
+    #[schema(value_type = String)]
+    decision: Decision,
+    /// What it carries.
+    payload: Value,
+    /// Who.
+    by: Option<String>,
+    /// Why.
+    reason: Option<String>,
+    /// When it came.
+    received_at: u64,
+    /// The step that has it.
+    step_index: Option<u32>,
+}
+
+impl SignalShape {
+    fn of(view: SignalView) -> Self {
+        Self {
+            payload: serde_json::from_str(&view.signal.payload).unwrap_or(Value::Null),
+            signal: view.signal.name,
+            signal_id: view.signal.signal_id,
+            decision: view.signal.decision,
+            by: view.signal.by,
+            reason: view.signal.reason,
+            received_at: view.received_at,
+            step_index: view.taken_by.map(|place| place.step_index),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Serialize, ToSchema)]
+struct SignalList {
+    /// In the order in which they came.
+    items: Vec<SignalShape>,
+}
+
+/// Lists what was said to a job.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/signals", tag = "jobs",
+    params(("id" = String, Path, description = "The job")),
+    responses(
+        (status = 200, description = "Its signals", body = SignalList),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(job_id): Named<JobId>,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    find(&app, &caller, job_id).await?;
+    let signals = app.engine.store().signals(job_id).await?;
+    let items = signals.into_iter().map(SignalShape::of).collect();
+    Ok(json(StatusCode::OK, &SignalList { items }))
+}
+
+/// Says something to a job. It is kept if no step waits for it yet; the same id again changes nothing.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/signals/{name}", tag = "jobs",
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("name" = String, Path, description = "The signal that a step waits for"),
+    ),
+    request_body = Said,
+    responses(
+        (status = 202, description = "It is kept", body = SaidShape),
+        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn say(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Below(job_id, Name(name)): Below<JobId, Name>,
+    body: Document,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    find(&app, &caller, job_id).await?;
+    let said: Said = body.fields()?;
+    let signal = Signal {
+        signal_id: said.signal_id,
+        name,
+        decision: said.decision,
+        payload: said.payload.map_or_else(|| "null".to_owned(), |raw| raw.get().to_owned()),
+        by: Some(said.by.unwrap_or_else(|| caller.token_id.clone())),
+        reason: said.reason,
+    };
+    let (name, signal_id) = (signal.name.clone(), signal.signal_id.clone());
+    let signalled = app.engine.signal(job_id, signal).await?;
+    let shape = SaidShape {
+        job_id: job_id.to_string(),
+        signal: name,
+        signal_id,
+        created: signalled.created,
+        taken: signalled.taken_by.is_some(),
+    };
+    Ok(json(StatusCode::ACCEPTED, &shape))
+}
