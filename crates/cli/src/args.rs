@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    canon, docs, inbox, job, ledger, machines, move_store, plan, protocol, request, serve, service,
-    signal, submit, tenant, token, verify, worker,
+    canon, completions, docs, inbox, job, ledger, machines, move_store, plan, protocol, request,
+    serve, service, signal, submit, tenant, token, verify, worker,
 };
 use crate::demo;
 use crate::map::args::MapArgs;
@@ -51,9 +51,9 @@ pub enum Command {
     Plan(plan::PlanArgs),
     /// Check a protocol, show the graph of its steps, and register it at a server.
     Protocol(protocol::ProtocolArgs),
-    /// Look at jobs, cancel them or run them again, straight in a store.
+    /// Look at jobs, watch them, cancel them or run them again, at a server or straight in a store.
     Job(job::JobArgs),
-    /// Pause and resume services, straight in a store.
+    /// Pause and resume services, at a server or straight in a store.
     Service(service::ServiceArgs),
     /// Limit how many open jobs a tenant may have, straight in a store.
     Tenant(tenant::TenantArgs),
@@ -65,6 +65,8 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Run a command per item, in parallel; results in order, resumed after a crash.
     Map(Box<MapArgs>),
+    /// Write what a shell needs to complete this command line.
+    Completions(completions::CompletionsArgs),
     /// Write the reference pages of this very binary.
     Docs(docs::DocsArgs),
 }

@@ -8,18 +8,24 @@
 //! | [`commands`] | one file per command |
 //! | [`demo`] | `sprag demo`, everything at once |
 //! | [`feed`] | a server's events as they happen |
+//! | [`jobs`] | jobs, at a server or in a store |
 //! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
 //! | [`stores`] | looking at a store |
+//! | [`table`] | columns |
+//! | [`waiting`] | a job of a server, to its end |
 
 pub mod args;
 pub mod client;
 pub mod commands;
 pub mod demo;
 pub mod feed;
+pub mod jobs;
 pub mod map;
 pub mod output;
 pub mod stores;
+pub mod table;
+pub mod waiting;
 
 use std::process::ExitCode;
 
@@ -68,6 +74,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Move(args) => commands::move_store::run(&args, output),
         Command::Verify(args) => commands::verify::run(&args, output),
         Command::Map(args) => map::run(&args, output),
+        Command::Completions(args) => commands::completions::run(&args, output),
         Command::Docs(args) => commands::docs::run(&args, output),
     }
 }

@@ -382,6 +382,11 @@ impl<S: Store> Engine<S> {
         answer.await.map_err(|_| stopped())?
     }
 
+    /// Whether it still works: it has neither been declared dead nor outlived its version.
+    pub fn is_running(&self) -> bool {
+        !self.task.is_finished()
+    }
+
     /// The store that this engine works on, for looking at jobs.
     pub fn store(&self) -> &S {
         &self.store

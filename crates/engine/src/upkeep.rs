@@ -81,6 +81,19 @@ pub struct Retired {
     pub next: Option<JobId>,
 }
 
+/// What waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Timers whose time has come and that no engine has acted on.
+    pub timers_due: u64,
+    /// Directives that wait for a publisher.
+    pub unpublished: u64,
+    /// Attempts that wait for their time after another one has failed.
+    pub retries_waiting: u64,
+    /// Jobs with a step that nobody has taken for too long, though its service is not paused.
+    pub stuck_jobs: u64,
+}
+
 /// How many jobs are in a state.
 pub type Counts = Vec<(JobState, u64)>;
 
@@ -146,6 +159,9 @@ pub trait Upkeep: Send + Sync + 'static {
         keep_ms: Millis,
         limit: u32,
     ) -> impl Future<Output = Answer<usize>> + Send;
+
+    /// What waits at the time `now`; what nobody has taken since `since` counts as stuck.
+    fn backlog(&self, now: Millis, since: Millis) -> impl Future<Output = Answer<Backlog>> + Send;
 
     /// How many jobs are in which state, without looking at jobs.
     fn counts(&self) -> impl Future<Output = Answer<Counts>> + Send;

@@ -328,6 +328,12 @@ codes! {
     JobFailed = "JOB_FAILED", Rejected, 422,
         "the job that was waited for has ended without success",
         "see `error` and the job's history";
+    WaitTimeout = "WAIT_TIMEOUT", Unavailable, 504,
+        "the job that was waited for was not over in time",
+        "it goes on; wait for it again, or ask `sprag job explain` what it waits for";
+    SubmitsRefused = "SUBMITS_REFUSED", Rejected, 422,
+        "some of the lines were refused; all others were submitted",
+        "read the answers of the refused lines, correct them and submit the file again";
     DemoFailed = "DEMO_FAILED", Rejected, 422,
         "the demo did not go as its script says",
         "run it again with --keep and look at the logs in its folder; this may be a bug";

@@ -1,25 +1,68 @@
-//! What is counted, in the text form of Prometheus.
+//! What is counted, in the text form of Prometheus: calls by route and answer, and how long workers take for
+//! steps, from the directive that was handed out here to the report that was heard here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
+use sprag_engine::callback::{Completion, Fence};
+use sprag_engine::directive::Directive;
 
 /// Upper ends of the buckets of how long calls take, in seconds.
-const BUCKETS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
+const CALL_BUCKETS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
+/// Upper ends of the buckets of how long steps take, in seconds.
+const STEP_BUCKETS: [f64; 8] = [0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0];
+/// How many directives are remembered. What is handed out beyond that is not measured.
+const MAX_HANDED: usize = 100_000;
+/// How many kinds of steps are told apart. Protocols are named by the admin, who may have many.
+const MAX_STEPS: usize = 1_000;
 
-/// Calls by what was called and how it was answered. Paths are those of the routes, methods the known
-/// ones, so that no caller can make the table grow.
+/// A line of text.
+macro_rules! put {
+    ($text:expr, $($part:tt)*) => {
+        writeln!($text, $($part)*).expect("writing to a string does not fail")
+    };
+}
+pub(crate) use put;
+
+/// Everything that is counted in this process.
 #[derive(Default)]
-pub(crate) struct Metrics(Mutex<BTreeMap<(String, &'static str, u16), Calls>>);
+pub(crate) struct Metrics {
+    /// By path, method and status. Paths are those of the routes, methods the known ones, so that no caller
+    /// can make the table grow.
+    calls: Mutex<BTreeMap<(String, &'static str, u16), Histogram>>,
+    /// When and for what a lease was handed out.
+    handed: Mutex<HashMap<u64, (Instant, String, String)>>,
+    /// By protocol, step and outcome.
+    steps: Mutex<BTreeMap<(String, String, &'static str), Histogram>>,
+}
 
 #[derive(Default)]
-struct Calls {
+struct Histogram {
     count: u64,
     seconds: f64,
-    buckets: [u64; BUCKETS.len()],
+    buckets: [u64; 8],
+}
+
+impl Histogram {
+    fn add(&mut self, took: Duration, ends: &[f64; 8]) {
+        self.count += 1;
+        self.seconds += took.as_secs_f64();
+        for (bucket, end) in self.buckets.iter_mut().zip(ends) {
+            *bucket += u64::from(took.as_secs_f64() <= *end);
+        }
+    }
+
+    fn render(&self, name: &str, labels: &str, ends: &[f64; 8], text: &mut String) {
+        for (count, end) in self.buckets.iter().zip(ends) {
+            put!(text, "{name}_bucket{{{labels},le=\"{end}\"}} {count}");
+        }
+        put!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", self.count);
+        put!(text, "{name}_sum{{{labels}}} {}", self.seconds);
+        put!(text, "{name}_count{{{labels}}} {}", self.count);
+    }
 }
 
 impl Metrics {
@@ -31,31 +74,68 @@ impl Metrics {
             "DELETE" => "DELETE",
             _ => "other",
         };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = all.entry((path.to_owned(), method, status.as_u16())).or_default();
-        calls.count += 1;
-        calls.seconds += took.as_secs_f64();
-        for (bucket, end) in calls.buckets.iter_mut().zip(BUCKETS) {
-            *bucket += u64::from(took.as_secs_f64() <= end);
+        let key = (path.to_owned(), method, status.as_u16());
+        lock(&self.calls).entry(key).or_default().add(took, &CALL_BUCKETS);
+    }
+
+    /// A directive was handed to a worker.
+    pub(crate) fn handed(&self, directive: &Directive) {
+        let mut handed = lock(&self.handed);
+        // Those whose workers were never heard of again make room for the others.
+        if handed.len() >= MAX_HANDED {
+            handed.clear();
+        }
+        let what = (directive.protocol_id.clone(), directive.step_id.clone());
+        handed.insert(directive.lease_id.0, (Instant::now(), what.0, what.1));
+    }
+
+    /// A report was stored. A repeat is not counted again.
+    pub(crate) fn reported(&self, fence: &Fence, outcome: &'static str) {
+        let Some((at, protocol, step)) = lock(&self.handed).remove(&fence.lease_id.0) else {
+            return;
+        };
+        let mut steps = lock(&self.steps);
+        let key = (protocol, step, outcome);
+        if steps.len() < MAX_STEPS || steps.contains_key(&key) {
+            steps.entry(key).or_default().add(at.elapsed(), &STEP_BUCKETS);
         }
     }
 
     /// All of it, as text.
     pub(crate) fn render(&self, text: &mut String) {
-        macro_rules! put {
-            ($($part:tt)*) => { writeln!(text, $($part)*).expect("writing to a string does not fail") };
-        }
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        put!("# HELP sprag_http_seconds How long calls took.");
-        put!("# TYPE sprag_http_seconds histogram");
-        for ((path, method, status), calls) in all.iter() {
+        put!(text, "# HELP sprag_http_seconds How long calls took.");
+        put!(text, "# TYPE sprag_http_seconds histogram");
+        for ((path, method, status), calls) in lock(&self.calls).iter() {
             let labels = format!("path=\"{path}\",method=\"{method}\",status=\"{status}\"");
-            for (count, end) in calls.buckets.iter().zip(BUCKETS) {
-                put!("sprag_http_seconds_bucket{{{labels},le=\"{end}\"}} {count}");
-            }
-            put!("sprag_http_seconds_bucket{{{labels},le=\"+Inf\"}} {}", calls.count);
-            put!("sprag_http_seconds_sum{{{labels}}} {}", calls.seconds);
-            put!("sprag_http_seconds_count{{{labels}}} {}", calls.count);
+            calls.render("sprag_http_seconds", &labels, &CALL_BUCKETS, text);
+        }
+        put!(
+            text,
+            "# HELP sprag_step_seconds From directive to report, for workers of this server."
+        );
+        put!(text, "# TYPE sprag_step_seconds histogram");
+        for ((protocol, step, outcome), taken) in lock(&self.steps).iter() {
+            let (protocol, step) = (label(protocol), label(step));
+            let labels = format!("protocol=\"{protocol}\",step=\"{step}\",outcome=\"{outcome}\"");
+            taken.render("sprag_step_seconds", &labels, &STEP_BUCKETS, text);
         }
     }
+}
+
+/// How a report is counted: a failure that may pass is a retry, or the last one of them.
+pub(crate) fn outcome(completion: &Completion) -> &'static str {
+    match &completion.result {
+        Ok(_) => "succeeded",
+        Err(failure) if failure.retryable => "retryable",
+        Err(_) => "final",
+    }
+}
+
+/// A name as the value of a label.
+pub(crate) fn label(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }

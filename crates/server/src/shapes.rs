@@ -5,6 +5,7 @@ use serde_json::Value;
 use sprag_engine::requests::RequestView;
 use sprag_engine::store::{AttemptView, EventView, JobView};
 use sprag_engine::tokens::TokenView;
+use sprag_kernel::keys::Mode;
 use sprag_kernel::machine::State;
 use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
 use utoipa::ToSchema;
@@ -31,6 +32,19 @@ pub struct JobShape {
     pub current_step_index: u32,
     /// How many directives were written.
     pub attempts_total: u32,
+    /// `DEFAULT` or `BURST`.
+    pub mode: &'static str,
+    /// Where its directives go.
+    pub lane: u32,
+    /// What the lane is made from.
+    pub routing_key: String,
+    /// Which document, in mode BURST.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doc_id: Option<String>,
+    /// The caller's own key.
+    pub idempotency_key: Option<String>,
+    /// The hash of what was asked for.
+    pub idempotency_hash: String,
     /// Why it failed.
     pub error_code: Option<String>,
     /// Why it failed, in words.
@@ -41,6 +55,9 @@ pub struct JobShape {
     /// Handed through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
+    /// Handed through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// The job it runs again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerun_of: Option<String>,
@@ -69,10 +86,20 @@ impl JobShape {
             semaphore: job.row.semaphore.get(),
             current_step_index: job.row.current_step,
             attempts_total: job.row.attempts_total,
+            mode: match facts.mode {
+                Mode::Default => "DEFAULT",
+                Mode::Burst => "BURST",
+            },
+            lane: facts.route.lane,
+            routing_key: facts.route.key.clone(),
+            doc_id: facts.doc_id.clone(),
+            idempotency_key: facts.idempotency_key.clone(),
+            idempotency_hash: facts.hash.to_string(),
             error_code: job.error.as_ref().map(|error| error.code.clone()),
             error_message: job.error.as_ref().map(|error| error.message.clone()),
             request_id: facts.request_id().map(str::to_owned),
             correlation_id: facts.correlation_id.clone(),
+            traceparent: facts.traceparent.clone(),
             rerun_of: facts.rerun_of.map(|job_id| job_id.to_string()),
             created_at: job.created_at,
             updated_at: job.updated_at,

@@ -19,7 +19,9 @@ use sprag_engine::store::{
     Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+};
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
@@ -437,6 +439,10 @@ impl Upkeep for AnyStore {
 
     async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
         ask!(self.forget(engine, keep_ms, limit))
+    }
+
+    async fn backlog(&self, now: Millis, since: Millis) -> Answer<Backlog> {
+        ask!(self.backlog(now, since))
     }
 
     async fn counts(&self) -> Answer<Counts> {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod canon;
+pub mod completions;
 pub mod docs;
 pub mod inbox;
 pub mod job;

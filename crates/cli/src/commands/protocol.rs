@@ -14,6 +14,7 @@ use sprag_kernel::{Code, Refusal};
 use super::read_all;
 use crate::client::{Client, ServerArgs, segment};
 use crate::output::{Failure, Output, unreadable};
+use crate::table::Table;
 
 /// A protocol has at most a thousand steps.
 const MAX_PROTOCOL_BYTES: u64 = 4 << 20;
@@ -103,7 +104,7 @@ fn put(args: &PutArgs, output: &mut Output) -> Result<(), Failure> {
     let body = serde_json::to_vec(&protocol).expect("protocols have string keys");
     let path = format!("/v1/protocols/{}", segment(&protocol.protocol_id));
     let kept = Client::find(&args.server)?.call("PUT", &path, &body)?;
-    if output.is_json() { output.json(&kept) } else { line(&kept, output) }
+    if output.is_json() { output.json(&kept) } else { output.line(cells(&kept).join("  ")) }
 }
 
 fn list(server: &ServerArgs, output: &mut Output) -> Result<(), Failure> {
@@ -111,15 +112,19 @@ fn list(server: &ServerArgs, output: &mut Output) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(&list);
     }
-    list["items"].as_array().into_iter().flatten().try_for_each(|kept| line(kept, output))
+    let mut table = Table::new(["PROTOCOL", "REQUEST TYPES", "STEPS"]);
+    for kept in list["items"].as_array().into_iter().flatten() {
+        table.row(cells(kept));
+    }
+    table.print(output)
 }
 
-fn line(protocol: &Value, output: &mut Output) -> Result<(), Failure> {
+fn cells(protocol: &Value) -> [String; 3] {
     let list = |field: &str| protocol[field].as_array().cloned().unwrap_or_default();
     let types = list("request_types");
     let types: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
     let id = protocol["protocol_id"].as_str().unwrap_or("-");
-    output.line(format_args!("{id}  {}  {} steps", types.join(","), list("steps").len()))
+    [id.to_owned(), types.join(","), format!("{} steps", list("steps").len())]
 }
 
 fn show(file: &Path, format: Option<Format>, output: &mut Output) -> Result<(), Failure> {

@@ -1,92 +1,82 @@
-//! `sprag service`: pausing and resuming services, straight in a store.
+//! `sprag service`: pausing and resuming services, at a server or straight in a store.
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde_json::{Value, json};
 
+use crate::client::{Client, segment};
+use crate::jobs::{AtArgs, Jobs};
 use crate::output::{Failure, Output};
 use crate::stores::{Acting, Looking};
+use crate::table::Table;
 
 /// Arguments of `sprag service`.
 #[derive(Debug, Args)]
 pub struct ServiceArgs {
     #[command(subcommand)]
     command: ServiceCommand,
+    #[command(flatten)]
+    at: AtArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum ServiceCommand {
     /// List services that are paused, that steps wait for, or that somebody has served.
-    List(StoreArgs),
-    /// Start nothing more of a service, on any engine; what runs goes on. On a SQLite file no engine may be
-    /// running.
+    List,
+    /// Start nothing more of a service, on any engine; what runs goes on. With --store on a SQLite file no
+    /// engine may be running.
     Pause(OneArgs),
-    /// Go on with a service. On a SQLite file no engine may be running.
+    /// Go on with a service. With --store on a SQLite file no engine may be running.
     Resume(OneArgs),
-}
-
-#[derive(Debug, Args)]
-struct StoreArgs {
-    /// The store: sqlite:FILE or postgres://...
-    #[arg(long, value_name = "URL")]
-    store: String,
 }
 
 #[derive(Debug, Args)]
 struct OneArgs {
     /// The service.
     service: String,
-    #[command(flatten)]
-    at: StoreArgs,
-}
-
-#[derive(Serialize)]
-struct Shape<'a> {
-    service: &'a str,
-    paused_at: Option<u64>,
-    ready: u64,
-    seen_at: Option<u64>,
 }
 
 /// Runs `sprag service`.
 pub fn run(args: &ServiceArgs, output: &mut Output) -> Result<(), Failure> {
+    let at = Jobs::find(&args.at)?;
     match &args.command {
-        ServiceCommand::List(args) => list(args, output),
-        ServiceCommand::Pause(args) => pause(args, true, output),
-        ServiceCommand::Resume(args) => pause(args, false, output),
+        ServiceCommand::List => list(&at, output),
+        ServiceCommand::Pause(args) => pause(&at, &args.service, true, output),
+        ServiceCommand::Resume(args) => pause(&at, &args.service, false, output),
     }
 }
 
-fn list(args: &StoreArgs, output: &mut Output) -> Result<(), Failure> {
-    let services = Looking::open(&args.store)?.services()?;
-    if output.is_json() {
-        #[derive(Serialize)]
-        struct List<'a> {
-            items: Vec<Shape<'a>>,
+fn list(at: &Jobs, output: &mut Output) -> Result<(), Failure> {
+    let list = match at {
+        Jobs::Server(client) => client.call("GET", "/v1/services", b"")?,
+        Jobs::Store(url) => {
+            let services = Looking::open(url)?.services()?;
+            let shape = |view: &sprag_engine::upkeep::ServiceView| json!({"service": view.service, "paused_at": view.paused_at, "ready": view.ready, "seen_at": view.seen_at});
+            json!({"items": services.iter().map(shape).collect::<Vec<_>>()})
         }
-        let items = services.iter().map(|view| Shape {
-            service: &view.service,
-            paused_at: view.paused_at,
-            ready: view.ready,
-            seen_at: view.seen_at,
-        });
-        return output.json(&List { items: items.collect() });
+    };
+    if output.is_json() {
+        return output.json(&list);
     }
-    for view in &services {
-        let state = if view.paused_at.is_some() { "paused" } else { "running" };
-        output.line(format_args!("{:24}  {state:8}  {} waiting", view.service, view.ready))?;
+    let mut table = Table::new(["SERVICE", "STATE", "WAITING"]);
+    for view in list["items"].as_array().into_iter().flatten() {
+        let state = if view["paused_at"].is_u64() { "paused" } else { "running" };
+        let service = view["service"].as_str().unwrap_or_default();
+        table.row([service.to_owned(), state.to_owned(), format!("{} waiting", view["ready"])]);
     }
-    Ok(())
+    table.print(output)
 }
 
-fn pause(args: &OneArgs, pause: bool, output: &mut Output) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Told<'a> {
-        service: &'a str,
-        paused: bool,
+fn pause(at: &Jobs, service: &str, pause: bool, output: &mut Output) -> Result<(), Failure> {
+    let verb = if pause { "pause" } else { "resume" };
+    let ask = |client: &Client| -> Result<Value, _> {
+        client.call("POST", &format!("/v1/services/{}/{verb}", segment(service)), b"")
+    };
+    match at {
+        Jobs::Server(client) => drop(ask(client)?),
+        Jobs::Store(url) => Acting::open(url)?.pause(service, pause)?,
     }
-    Acting::open(&args.at.store)?.pause(&args.service, pause)?;
     if output.is_json() {
-        return output.json(&Told { service: &args.service, paused: pause });
+        return output.json(&json!({"service": service, "paused": pause}));
     }
-    output.line(format_args!("{}  {}", args.service, if pause { "paused" } else { "resumed" }))
+    output.line(format_args!("{service}  {verb}d"))
 }

@@ -1,38 +1,52 @@
-//! `sprag submit`: an envelope to a server, and its job to the end if asked for.
+//! `sprag submit`: an envelope, or many, to a server; and the job to its end if asked for.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use sprag_kernel::{Code, JobState, Refusal, State};
+use sprag_kernel::{Code, Refusal};
 
 use super::read_file;
-use crate::client::{Client, ServerArgs, passes, segment};
+use crate::client::{Client, ServerArgs, passes};
+use crate::feed::AWAY;
 use crate::output::{Failure, Output};
+use crate::waiting;
 
 const MAX_ENVELOPE_BYTES: u64 = 64 << 20;
-/// How often a job is looked at while it is waited for.
-const LOOK: Duration = Duration::from_millis(200);
-/// How long a server may be away while a job is waited for.
-const AWAY: Duration = Duration::from_secs(60);
+/// The largest file of many envelopes.
+const MAX_BULK_BYTES: u64 = 4 << 30;
+/// Lines of one call: enough for groups, few enough that an answer comes soon.
+const CALL_LINES: usize = 2_000;
+/// The largest body of one call; a server takes eight times as much.
+const CALL_BYTES: usize = 8 << 20;
+/// How long to wait before a call that was not answered is made again.
+const REST: Duration = Duration::from_millis(200);
 
 /// Arguments of `sprag submit`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   sprag submit envelope.json
-  sprag submit - --key order-17 --wait < envelope.json      exit 1 if the job does not succeed")]
+  sprag submit - --key order-17 --wait < envelope.json      exit 1 if the job does not succeed
+  sprag submit --bulk envelopes.ndjson                      one envelope per line, one answer per line")]
 pub struct SubmitArgs {
     /// The envelope as a file, or - for standard input.
     file: PathBuf,
+    /// The file has one envelope per line. Exit 1 if any of them is refused; the others are submitted.
+    #[arg(long, conflicts_with_all = ["key", "wait"])]
+    bulk: bool,
     /// The idempotency key: the same key is the same job.
     #[arg(long)]
     key: Option<String>,
-    /// Wait until the job is over.
+    /// Wait until the job is over, and show on a terminal where it is.
     #[arg(long)]
     wait: bool,
+    /// With --wait: give up after so many seconds; the job goes on.
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    timeout: Option<u64>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -40,6 +54,9 @@ pub struct SubmitArgs {
 /// Runs `sprag submit`.
 pub fn run(args: &SubmitArgs, output: &mut Output) -> Result<(), Failure> {
     let client = Client::find(&args.server)?;
+    if args.bulk {
+        return submit_all(&client, &read_file(&args.file, MAX_BULK_BYTES)?, output);
+    }
     let envelope = read_file(&args.file, MAX_ENVELOPE_BYTES)?;
     let envelope = match &args.key {
         Some(key) => with_key(&envelope, key)?,
@@ -47,20 +64,16 @@ pub fn run(args: &SubmitArgs, output: &mut Output) -> Result<(), Failure> {
     };
     let mut job = client.call("POST", "/v1/commands", &envelope)?;
     if args.wait {
-        job = wait(&client, job["jobId"].as_str().unwrap_or_default())?;
+        let job_id = job["jobId"].as_str().unwrap_or_default();
+        job = waiting::wait(&client, job_id, args.timeout.map(Duration::from_secs))?;
     }
-    let state = job["state"].as_str().unwrap_or_default().to_owned();
     if output.is_json() {
         output.json(&job)?;
     } else {
-        output.line(format_args!("{}  {state}", job["jobId"].as_str().unwrap_or_default()))?;
+        let text = |name: &str| job[name].as_str().unwrap_or_default();
+        output.line(format_args!("{}  {}", text("jobId"), text("state")))?;
     }
-    if args.wait && state != JobState::Succeeded.name() {
-        output.finish()?;
-        let code = job["error_code"].as_str().unwrap_or("none").to_owned();
-        return Err(Refusal::new(Code::JobFailed).with("state", state).with("error", code).into());
-    }
-    Ok(())
+    if args.wait { waiting::expect_success(&job, output) } else { Ok(()) }
 }
 
 /// The envelope with this key; everything else stays as it was written.
@@ -75,22 +88,63 @@ fn with_key(envelope: &[u8], key: &str) -> Result<Vec<u8>, Refusal> {
     serde_json::to_vec(&members).map_err(invalid)
 }
 
-/// Looks at a job until it is over. A server that is being started again is waited for.
-fn wait(client: &Client, job_id: &str) -> Result<serde_json::Value, Refusal> {
-    let path = format!("/v1/jobs/{}", segment(job_id));
-    let mut heard = Instant::now();
-    loop {
-        match client.call("GET", &path, b"") {
-            Ok(job) => {
-                heard = Instant::now();
-                let state = job["state"].as_str().and_then(JobState::from_name);
-                if state.is_none_or(JobState::is_terminal) {
-                    return Ok(job);
-                }
-            }
-            Err(refusal) if passes(&refusal) && heard.elapsed() < AWAY => {}
-            Err(refusal) => return Err(refusal),
+/// Submits every line, some at a time, and prints one answer per line.
+fn submit_all(client: &Client, text: &[u8], output: &mut Output) -> Result<(), Failure> {
+    let lines: Vec<&[u8]> = text
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let (mut sent, mut refused) = (0, 0_usize);
+    while sent < lines.len() {
+        let count = fitting(&lines[sent..]);
+        let answers = insist(client, &lines[sent..sent + count].join(&b'\n'))?;
+        for (n, answer) in answers.lines().enumerate() {
+            refused += usize::from(!tell(sent + n + 1, answer, output)?);
         }
-        std::thread::sleep(LOOK);
+        // What is committed is told at once.
+        output.finish()?;
+        sent += count;
     }
+    if refused > 0 {
+        let refusal = Refusal::new(Code::SubmitsRefused).with("refused", refused);
+        return Err(refusal.with("submitted", lines.len() - refused).into());
+    }
+    Ok(())
+}
+
+/// How many of the lines go into one call; at least one.
+fn fitting(lines: &[&[u8]]) -> usize {
+    let mut bytes = 0;
+    let fits = |line: &&&[u8]| {
+        bytes += line.len() + 1;
+        bytes <= CALL_BYTES
+    };
+    lines.iter().take(CALL_LINES).take_while(fits).count().max(1)
+}
+
+/// The same lines again are the same jobs, so a call that was not answered is made again.
+fn insist(client: &Client, lines: &[u8]) -> Result<String, Refusal> {
+    let begun = Instant::now();
+    loop {
+        match client.submit_lines(lines) {
+            Err(refusal) if passes(&refusal) && begun.elapsed() < AWAY => std::thread::sleep(REST),
+            answered => return answered,
+        }
+    }
+}
+
+/// Prints what became of a line. Whether it was submitted.
+fn tell(number: usize, answer: &str, output: &mut Output) -> Result<bool, Failure> {
+    let told: Value = serde_json::from_str(answer).unwrap_or_default();
+    let text = |name: &str| told[name].as_str().unwrap_or_default();
+    let is_submitted = told["jobId"].is_string();
+    if output.is_json() {
+        output.line(answer)?;
+    } else if is_submitted {
+        output.line(format_args!("{}  {}", text("jobId"), text("state")))?;
+    } else {
+        output.line(format_args!("line {number}: {}: {}", text("error_code"), text("detail")))?;
+    }
+    Ok(is_submitted)
 }

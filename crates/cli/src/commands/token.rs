@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, ServerArgs, segment};
 use crate::output::{Failure, Output};
+use crate::table::Table;
 
 /// Arguments of `sprag token`.
 #[derive(Debug, Args)]
@@ -67,26 +68,26 @@ pub fn run(args: &TokenArgs, output: &mut Output) -> Result<(), Failure> {
             if output.is_json() {
                 return output.json(&list);
             }
-            let items = list["items"].as_array().cloned().unwrap_or_default();
-            items.iter().try_for_each(|token| line(token, output))
+            let mut table = Table::new(["TOKEN", "STATE", "SCOPES", "TENANT", "LABEL"]);
+            for token in list["items"].as_array().into_iter().flatten() {
+                table.row(cells(token));
+            }
+            table.print(output)
         }
         TokenCommand::Revoke { token_id } => {
             let token = client.call("DELETE", &format!("/v1/tokens/{}", segment(token_id)), b"")?;
-            if output.is_json() { output.json(&token) } else { line(&token, output) }
+            if output.is_json() {
+                return output.json(&token);
+            }
+            output.line(cells(&token).join("  "))
         }
     }
 }
 
-fn line(token: &Value, output: &mut Output) -> Result<(), Failure> {
+fn cells(token: &Value) -> [String; 5] {
     let text = |field: &str| token[field].as_str().unwrap_or("-").to_owned();
     let scopes: Vec<&str> =
         token["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let state = if token["revoked_at"].is_u64() { "revoked" } else { "accepted" };
-    output.line(format_args!(
-        "{}  {state:8}  {:20}  {:16}  {}",
-        text("token_id"),
-        scopes.join(","),
-        text("tenant_id"),
-        text("label")
-    ))
+    [text("token_id"), state.to_owned(), scopes.join(","), text("tenant_id"), text("label")]
 }

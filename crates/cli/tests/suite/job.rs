@@ -97,7 +97,8 @@ fn explain_says_why_a_job_failed_and_what_holds_one_that_waits() {
         failed.stdout
     );
     let waits = sprag(&["job", "explain", &books.ids[2], "--store", &books.url()], "");
-    let why = "step print of service printer is in the queue and nobody has claimed it";
+    let why =
+        "step print of service printer is in the queue, and nobody serves that service so far";
     assert!(waits.stdout.contains(why), "{}", waits.stdout);
 }
 
@@ -109,6 +110,11 @@ fn events_are_numbered_from_1() {
         said.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let numbers: Vec<_> = events.iter().map(|event| event["n"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!((&events[2]["type"], &events[2]["to"]), (&"job".into(), &"SUCCEEDED".into()));
+    let args = ["job", "events", &books.ids[0], "--store", &books.url(), "--follow"];
+    let followed = sprag(&args, "").stdout;
+    assert_eq!(followed.lines().count(), 3, "it ends with the job: {followed}");
+    assert!(followed.contains("job IN_PROGRESS > SUCCEEDED"), "{followed}");
 }
 
 #[test]

@@ -16,7 +16,9 @@ use sprag_engine::store::{
     Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
     RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+};
 use sprag_kernel::Refusal;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
@@ -327,6 +329,10 @@ impl<S: Store> Upkeep for Seam<S> {
 
     async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
         around!(self.forget(engine, keep_ms, limit))
+    }
+
+    async fn backlog(&self, now: Millis, since: Millis) -> Answer<Backlog> {
+        self.0.backlog(now, since).await
     }
 
     async fn counts(&self) -> Answer<Counts> {

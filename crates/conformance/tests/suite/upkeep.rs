@@ -4,7 +4,7 @@ use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{
     Cursor, FinishOutcome, FinishWrite, Held, NewJob, Store, StoreError, Submitted,
 };
-use sprag_engine::upkeep::{Delivery, ServiceView, Task, Upkeep};
+use sprag_engine::upkeep::{Backlog, Delivery, ServiceView, Task, Upkeep};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, Refusal};
 
@@ -318,6 +318,27 @@ on_both_stores! {
         play.clock.advance(5_000);
         store.serve(offered).await.unwrap();
         assert_eq!(play.attempts(job_id).await[0].served_at, Some(first + 5_000));
+    }
+
+    async fn what_waits_is_counted_by_what_it_waits_for<W>(play: &Play<W>) {
+        let store = play.store();
+        let now = || async { store.now().await.unwrap() };
+        assert_eq!(store.backlog(now().await, now().await).await.unwrap(), Backlog::default());
+        play.create(1).await;
+        let long_ago = now().await - 1;
+        assert_eq!(store.backlog(now().await, long_ago).await.unwrap().stuck_jobs, 0, "just now");
+        let waits = store.backlog(now().await, now().await).await.unwrap();
+        assert_eq!(waits, Backlog { stuck_jobs: 1, ..Backlog::default() });
+        store.pause(SERVICE).await.unwrap();
+        let paused = store.backlog(now().await, now().await).await.unwrap();
+        assert_eq!(paused.stuck_jobs, 0, "nobody is to take it");
+        store.resume(SERVICE).await.unwrap();
+        close(play, Report::Retryable, &[]).await;
+        let retried = store.backlog(now().await, now().await).await.unwrap();
+        assert_eq!(retried, Backlog { retries_waiting: 1, ..Backlog::default() });
+        play.clock.advance(3_600_000);
+        let due = store.backlog(now().await, now().await).await.unwrap();
+        assert_eq!((due.timers_due, due.retries_waiting), (1, 1));
     }
 
     async fn jobs_are_counted_per_state_as_they_move<W>(play: &Play<W>) {

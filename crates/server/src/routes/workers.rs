@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Document, json};
 use crate::guests::Caller;
+use crate::metrics::outcome;
 use crate::problem::{Answered, Problem, invalid};
 use crate::secret::{Key, Lease};
 
@@ -123,6 +124,9 @@ async fn claim(State(app): State<Arc<App>>, caller: Caller, body: Document) -> A
         // The worker asks again with the same claim, and the next server answers it.
         _ = stopping.wait_for(|stop| *stop) => Vec::new(),
     };
+    for directive in &claimed {
+        app.metrics.handed(directive);
+    }
     let directives = claimed.into_iter().map(|directive| hand(directive, &app.key)).collect();
     Ok(json(StatusCode::OK, &Directives { directives }))
 }
@@ -280,6 +284,9 @@ async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> 
     let error = said.error.map(|error| (error.code, error.message));
     let class = said.failure_class.as_deref();
     let completion = Completion::read(&said.status, class, said.output, error)?;
-    app.engine.result(fence, Completion { output_ref: said.output_ref, ..completion }).await?;
+    let completion = Completion { output_ref: said.output_ref, ..completion };
+    let outcome = outcome(&completion);
+    app.engine.result(fence.clone(), completion).await?;
+    app.metrics.reported(&fence, outcome);
     Ok(json(StatusCode::OK, &Done { ok: true }))
 }

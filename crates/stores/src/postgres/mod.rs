@@ -44,7 +44,9 @@ use sprag_engine::store::{
     NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
     Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -329,6 +331,10 @@ impl Upkeep for PostgresStore {
 
     async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
         upkeep::forget(&self.pools, engine, keep_ms, limit).await
+    }
+
+    async fn backlog(&self, now: Millis, since: Millis) -> Answer<Backlog> {
+        upkeep::backlog(&self.pools, now, since).await
     }
 
     async fn counts(&self) -> Answer<Counts> {

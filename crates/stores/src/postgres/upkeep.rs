@@ -2,7 +2,7 @@
 
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, StoreError};
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView};
+use sprag_engine::upkeep::{Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView};
 use sprag_kernel::retry::Millis;
 use uuid::Uuid;
 
@@ -10,6 +10,7 @@ use super::failure::failed;
 use super::pools::Pools;
 use super::rows::{get, state, time, unsigned, unsigned_long};
 use super::slice::{signed, span};
+use crate::AGEING_MS;
 
 pub(super) async fn pause(pools: &Pools, service: &str) -> Answer<()> {
     let sql = "INSERT INTO sprag.service VALUES ($1, sprag.now_ms($2)) ON CONFLICT DO NOTHING";
@@ -118,6 +119,19 @@ pub(super) async fn settle_tasks(
 pub(super) async fn undelivered(pools: &Pools) -> Answer<u64> {
     let sql = "SELECT count(*) FROM sprag.completion WHERE due_at IS NOT NULL";
     pools.read(sql, &[]).await?.first().map_or(Ok(0), |row| unsigned_long(row, 0))
+}
+
+pub(super) async fn backlog(pools: &Pools, now: Millis, since: Millis) -> Answer<Backlog> {
+    let sql = include_str!("../../sql/upkeep/backlog.sql");
+    let (now, since) = (span(now), span(since));
+    let rows = pools.read(sql, &[&now, &since, &AGEING_MS]).await?;
+    let Some(row) = rows.first() else { return Ok(Backlog::default()) };
+    Ok(Backlog {
+        timers_due: unsigned_long(row, 0)?,
+        unpublished: unsigned_long(row, 1)?,
+        retries_waiting: unsigned_long(row, 2)?,
+        stuck_jobs: unsigned_long(row, 3)?,
+    })
 }
 
 pub(super) async fn retire(

@@ -39,7 +39,9 @@ use sprag_engine::store::{
     NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
     Worked,
 };
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+};
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
@@ -372,6 +374,10 @@ impl Upkeep for SqliteStore {
 
     async fn forget(&self, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
         self.writer.run(move |tx| upkeep::forget(tx, engine, keep_ms, limit)).await
+    }
+
+    async fn backlog(&self, now: Millis, since: Millis) -> Answer<Backlog> {
+        self.readers.run(move |tx| upkeep::backlog(tx, now, since)).await
     }
 
     async fn counts(&self) -> Answer<Counts> {

@@ -1,15 +1,16 @@
 //! What is done beside jobs: pauses, limits, deliveries, retention, counts.
 
-use rusqlite::params;
+use rusqlite::{named_params, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::Answer;
-use sprag_engine::upkeep::{Counts, Delivery, Retired, ServiceView, Task, TenantView};
+use sprag_engine::upkeep::{Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView};
 use sprag_kernel::retry::Millis;
 
 use super::engines::expect_alive;
 use super::rows::{failed, state};
 use super::writer::Tx;
+use crate::AGEING_MS;
 
 pub(super) fn pause(tx: &Tx<'_>, service: &str) -> Answer<()> {
     let sql = "INSERT INTO service VALUES (?1, ?2) ON CONFLICT DO NOTHING";
@@ -119,6 +120,21 @@ pub(super) fn settle_tasks(
 pub(super) fn undelivered(tx: &Tx<'_>) -> Answer<u64> {
     let sql = "SELECT count(*) FROM completion WHERE due_at IS NOT NULL";
     tx.find(sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
+}
+
+pub(super) fn backlog(tx: &Tx<'_>, now: Millis, since: Millis) -> Answer<Backlog> {
+    let sql = include_str!("../../sql/upkeep/backlog.sql");
+    // By name: SQLite numbers them in the order in which the text has them.
+    let params = named_params! {"$1": now, "$2": since, "$3": AGEING_MS};
+    tx.find(sql, params, |row| {
+        Ok(Backlog {
+            timers_due: row.get(0)?,
+            unpublished: row.get(1)?,
+            retries_waiting: row.get(2)?,
+            stuck_jobs: row.get(3)?,
+        })
+    })
+    .map(Option::unwrap_or_default)
 }
 
 pub(super) fn retire(

@@ -1,6 +1,8 @@
 //! The server and all that calls it, as real processes that are really killed.
 
 mod end_to_end;
+mod jobs;
+mod kills;
 mod refusals;
 mod workers;
 
@@ -181,4 +183,13 @@ fn single(service: &str) -> String {
          \x20   retry: {{max_attempts: 3, backoff: [10ms]}}\n    timeouts: {{lease: 2s}}\n",
         service.to_uppercase()
     )
+}
+
+/// An envelope with a key of its own.
+fn keyed(request_type: &str, key: &str) -> String {
+    serde_json::json!({
+        "tenant_id": "t1", "request_type": request_type, "schema_version": "1",
+        "input_ref": "in", "output_ref": "out", "payload": {"key": key}, "idempotency_key": key,
+    })
+    .to_string()
 }

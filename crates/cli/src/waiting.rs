@@ -1,0 +1,104 @@
+//! Waiting for a job of a server: looked at until it is over, shown on a terminal meanwhile. A server that is
+//! being started again is waited for.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde_json::Value;
+use sprag_kernel::{Code, JobState, Refusal, State};
+
+use crate::client::{Client, passes, segment};
+use crate::feed::AWAY;
+use crate::output::{Failure, Output};
+
+/// How often a job is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// How many steps are shown at a time.
+const SHOWN: usize = 4;
+
+/// Waits until the job is over, and returns it as it ended.
+pub fn wait(client: &Client, job_id: &str, limit: Option<Duration>) -> Result<Value, Refusal> {
+    let path = format!("/v1/jobs/{}", segment(job_id));
+    let view = View::new();
+    let begun = Instant::now();
+    let mut heard = Instant::now();
+    loop {
+        match client.call("GET", &path, b"") {
+            Ok(job) => {
+                heard = Instant::now();
+                let state = job["state"].as_str().and_then(JobState::from_name);
+                if state.is_none_or(JobState::is_terminal) {
+                    return Ok(job);
+                }
+                view.show(client, &path, &job);
+            }
+            Err(refusal) if passes(&refusal) && heard.elapsed() < AWAY => view.away(),
+            Err(refusal) => return Err(refusal),
+        }
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            return Err(Refusal::new(Code::WaitTimeout).with("job_id", job_id.to_owned()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Refuses a job that has not succeeded, after what was printed of it.
+pub fn expect_success(job: &Value, output: &mut Output) -> Result<(), Failure> {
+    let state = job["state"].as_str().unwrap_or_default().to_owned();
+    if state == JobState::Succeeded.name() {
+        return Ok(());
+    }
+    output.finish()?;
+    let code = job["error_code"].as_str().unwrap_or("none").to_owned();
+    Err(Refusal::new(Code::JobFailed).with("state", state).with("error", code).into())
+}
+
+/// One line on stderr that tells where the job is, if somebody sees it.
+struct View(Option<ProgressBar>);
+
+impl View {
+    fn new() -> Self {
+        let is_seen = std::io::stderr().is_terminal();
+        let bar = || {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(LOOK);
+            bar
+        };
+        Self(is_seen.then(bar))
+    }
+
+    fn show(&self, client: &Client, path: &str, job: &Value) {
+        let Some(bar) = &self.0 else { return };
+        // What is only looked at may be missing; the job itself is asked for again.
+        let steps = client.call("GET", &format!("{path}/steps"), b"").unwrap_or_default();
+        let steps = steps["items"].as_array().cloned().unwrap_or_default();
+        let over = |step: &&Value| step["state"] == "SUCCEEDED" || step["state"] == "SKIPPED";
+        let open = steps.iter().filter(|step| !over(step) && step["attempt_no"] != 0);
+        let named: Vec<String> = open
+            .take(SHOWN)
+            .map(|step| {
+                let (id, state) = (&step["stepId"], &step["state"]);
+                let plain = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                format!("{} {} (attempt {})", plain(id), plain(state), step["attempt_no"])
+            })
+            .collect();
+        let done = steps.iter().filter(over).count();
+        let state = job["state"].as_str().unwrap_or_default();
+        bar.set_message(format!("{state}, {done} of {} steps; {}", steps.len(), named.join(", ")));
+    }
+
+    fn away(&self) {
+        if let Some(bar) = &self.0 {
+            bar.set_message("the server does not answer; waiting for it");
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

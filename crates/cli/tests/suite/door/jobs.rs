@@ -1,0 +1,114 @@
+//! Jobs of a server, looked at and acted on from the command line.
+
+use std::fs;
+
+use super::{House, Running, envelope, keyed, single};
+use crate::sprag;
+
+#[test]
+fn a_job_of_a_server_is_listed_shown_explained_and_cancelled() {
+    let house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let job = house.json(&["submit", "-"], &envelope("READER", 1));
+    let id = job["jobId"].as_str().unwrap();
+    let listed = house.json(&["job", "list", "--state", "QUEUED", "--type", "READER"], "");
+    assert_eq!(listed["items"][0]["jobId"], id);
+    assert!(
+        house.json(&["job", "list", "--tenant", "nobody"], "")["items"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    let line = house.sprag(&["job", "list"], "").stdout;
+    assert_eq!(line, format!("{id}  QUEUED  t1  reader.v1\n"));
+    let explained = house.sprag(&["job", "explain", id], "").stdout;
+    assert!(explained.contains("step only of service reader is in the queue"), "{explained}");
+    let (at_server, in_store) = (house.json(&["job", "show", id], ""), house.job(id));
+    assert_eq!(at_server["steps"][0]["ledger"], in_store["steps"][0]["ledger"]);
+    assert_eq!(at_server["idempotency_hash"], in_store["idempotency_hash"]);
+    let told = house.json(&["job", "cancel", id], "");
+    assert!(["CANCELLING", "CANCELLED"].contains(&told["state"].as_str().unwrap()), "{told}");
+    let worker = house.worker("reader", "cat");
+    let followed = house.sprag(&["job", "events", id, "--follow"], "").stdout;
+    assert!(followed.lines().last().unwrap().contains("> CANCELLED"), "{followed}");
+    assert_eq!(house.json(&["job", "rerun", id], "")["created"], true);
+    assert_eq!(house.sprag(&["job", "output", id, "only"], "").code, 2, "it needs a store");
+    house
+        .sprag(&["job", "show", "01a1e170-a091-711c-9b51-cbe48e0b906f"], "")
+        .refused("JOB_UNKNOWN");
+    assert!(worker.stop().success());
+    let paused = house.sprag(&["service", "pause", "reader"], "").stdout;
+    assert_eq!(paused, "reader  paused\n");
+    assert!(house.sprag(&["service", "list"], "").stdout.contains("paused"), "at the server");
+    house.sprag(&["service", "resume", "reader"], "");
+    house.close();
+}
+
+#[test]
+fn a_job_is_followed_by_another_process_through_a_killed_server() {
+    let mut house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let job = house.json(&["submit", "-"], &envelope("READER", 2));
+    let id = job["jobId"].as_str().unwrap();
+    let mut follower = house.command(&["job", "events", id, "--follow", "--json"]);
+    let told = fs::File::create(house.file("followed")).unwrap();
+    let follower = Running::start(follower.stdout(told));
+    house.server.take().unwrap().kill();
+    house.serve();
+    let worker = house.worker("reader", "cat");
+    assert!(house.sprag(&["job", "watch", id, "--timeout", "60"], "").stdout.contains("SUCCEEDED"));
+    assert!(follower.end().success());
+    let told = fs::read_to_string(house.file("followed")).unwrap();
+    let numbers: Vec<u64> = told
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["n"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "each once, in order");
+    assert!(worker.stop().success());
+    house.close();
+}
+
+#[test]
+fn waiting_ends_with_the_time_given() {
+    let house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("nobody"))], "");
+    let waited = house.sprag(&["submit", "-", "--wait", "--timeout", "1"], &envelope("NOBODY", 1));
+    waited.refused("WAIT_TIMEOUT");
+    house.close();
+}
+
+#[test]
+fn many_envelopes_are_submitted_line_by_line_and_the_wrong_ones_are_named() {
+    let house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let mut lines: Vec<String> = (0..2_500).map(|n| keyed("READER", &format!("k{n}"))).collect();
+    let file = house.write("all.ndjson", &lines.join("\n"));
+    let first = house.sprag(&["submit", "--bulk", &file, "--json"], "");
+    assert_eq!((first.code, first.stdout.lines().count()), (0, 2_500), "{}", first.stderr);
+    assert!(first.stdout.lines().all(|line| line.contains("\"created\":true")));
+    lines[1] = envelope("NOTHING", 1);
+    lines[2] = "{".to_owned();
+    let again = house.sprag(&["submit", "--bulk", "-"], &lines.join("\n"));
+    assert_eq!(again.code, 1);
+    assert!(again.stderr.starts_with("SUBMITS_REFUSED"), "{}", again.stderr);
+    let told: Vec<&str> = again.stdout.lines().collect();
+    assert!(
+        told[1].starts_with("line 2: ") && told[2].starts_with("line 3: JSON_INVALID"),
+        "{told:?}"
+    );
+    let id = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["jobId"].clone();
+    let known = id(first.stdout.lines().last().unwrap());
+    assert!(told[2_499].starts_with(known.as_str().unwrap()), "the same line is the same job");
+    house.close();
+}
+
+#[test]
+fn shells_learn_the_command_line() {
+    for (shell, part) in
+        [("bash", "_sprag"), ("zsh", "#compdef sprag"), ("fish", "complete -c sprag")]
+    {
+        let said = sprag(&["completions", shell], "");
+        assert!(said.code == 0 && said.stdout.contains(part), "{shell}");
+        assert!(said.stdout.contains("submit"), "{shell}");
+    }
+}
