@@ -17,11 +17,12 @@ use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::control;
 use crate::directive::Directive;
 use crate::envelope::Envelope;
-use crate::graph::Graph;
+use crate::graph::{EXEC, Graph, HTTP};
 use crate::heart::{Body, Calling, Heart, Op, Service};
 use crate::hooks::{Deliverer, Hook, task_of};
 use crate::ids::{EngineNo, JobId};
 use crate::limits::MAX_BYTES;
+use crate::outbound::Caller;
 use crate::protocol::Protocol;
 use crate::registry::Registry;
 use crate::retention::Sweeper;
@@ -52,6 +53,9 @@ pub struct EngineConfig {
     pub workspace_root: String,
     /// Where batch steps find files of items and put files of output; without it they have neither.
     pub files: Option<PathBuf>,
+    /// How many commands of `exec` steps it runs at a time. None are allowed if nothing is said: a protocol
+    /// that has one could run whatever it likes on this machine.
+    pub exec: Option<usize>,
     /// How long a finished job is kept; for ever if nothing is said.
     pub retention: Option<Duration>,
     /// How long the dedup key of a deleted job is kept; for ever if nothing is said.
@@ -74,6 +78,7 @@ impl Default for EngineConfig {
             poll: Duration::from_millis(500),
             workspace_root: "workspace".to_owned(),
             files: None,
+            exec: None,
             retention: None,
             dedup_retention: None,
             sweep: Duration::from_secs(10),
@@ -91,6 +96,7 @@ pub struct EngineBuilder<S: Store> {
     hooks: HashMap<String, Hook>,
     every_end: Vec<String>,
     buses: Vec<Arc<dyn Bus>>,
+    caller: Option<Caller>,
 }
 
 impl<S: Store> EngineBuilder<S> {
@@ -104,6 +110,7 @@ impl<S: Store> EngineBuilder<S> {
             hooks: HashMap::new(),
             every_end: Vec::new(),
             buses: Vec::new(),
+            caller: None,
         }
     }
 
@@ -165,6 +172,13 @@ impl<S: Store> EngineBuilder<S> {
         self.hook(name, hook)
     }
 
+    /// With what makes the calls of `http` steps; without it this engine runs none.
+    #[must_use]
+    pub fn http(mut self, caller: Caller) -> Self {
+        self.caller = Some(caller);
+        self
+    }
+
     /// With workers behind a bus for these services: this engine publishes their directives, and listens.
     #[must_use]
     pub fn bus(mut self, services: &[&str], bus: Arc<dyn Bus>) -> Self {
@@ -176,9 +190,16 @@ impl<S: Store> EngineBuilder<S> {
     }
 
     /// Registers the protocols, takes up what a dead engine has left, and starts.
-    pub async fn start(self) -> Result<Engine<S>, StoreError> {
+    pub async fn start(mut self) -> Result<Engine<S>, StoreError> {
+        let abilities = Abilities { exec: self.config.exec.is_some(), http: self.caller.is_some() };
+        if let Some(slots) = self.config.exec {
+            self.services.insert(EXEC.to_owned(), Service::commands(slots));
+        }
+        if let Some(caller) = self.caller.take() {
+            self.services.insert(HTTP.to_owned(), Service::calls(caller));
+        }
         for protocol in &self.protocols {
-            runnable(protocol)?;
+            abilities.expect(protocol)?;
             self.store.put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
         }
         let number = self.store.join(&self.config.name).await?;
@@ -215,6 +236,7 @@ impl<S: Store> EngineBuilder<S> {
             listeners,
             protocols,
             registry,
+            abilities,
             max_envelope_bytes,
         })
     }
@@ -261,13 +283,31 @@ impl Beside {
     }
 }
 
-/// Checks a protocol, and refuses one that asks for more than this engine can do.
-pub(crate) fn runnable(protocol: &Protocol) -> Result<(), Refusal> {
-    match protocol.graph()?.beyond_this_engine() {
-        None => Ok(()),
-        Some(keys) => Err(Refusal::new(Code::ProtocolInvalid)
-            .with("place", "steps")
-            .with("reason", format!("this engine does not run {keys} yet"))),
+/// What this engine may do beside handing out work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    exec: bool,
+    http: bool,
+}
+
+impl Abilities {
+    /// Checks a protocol, and refuses one that asks for more than this engine can or may do.
+    pub(crate) fn expect(self, protocol: &Protocol) -> Result<(), Refusal> {
+        let graph = protocol.graph()?;
+        if let Some(keys) = graph.beyond_this_engine() {
+            return Err(Refusal::new(Code::ProtocolInvalid)
+                .with("place", "steps")
+                .with("reason", format!("this engine does not run {keys} yet")));
+        }
+        for (kind, service, allowed) in [("exec", EXEC, self.exec), ("http", HTTP, self.http)] {
+            let step = graph.nodes().iter().find(|node| node.service == service);
+            if let Some(step) = step.filter(|_| !allowed) {
+                return Err(Refusal::new(Code::StepKindRefused)
+                    .with("kind", kind)
+                    .with("step_id", step.step_id.clone()));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -301,6 +341,7 @@ pub struct Engine<S: Store> {
     listeners: JoinSet<()>,
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) registry: Registry,
+    pub(crate) abilities: Abilities,
     pub(crate) max_envelope_bytes: usize,
 }
 

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod bus;
 pub mod callback;
+pub mod command;
 pub mod context;
 pub mod control;
 pub mod crash;
@@ -21,6 +22,7 @@ pub mod ids;
 pub mod inbox;
 pub mod limits;
 pub mod names;
+pub mod outbound;
 pub mod plan;
 pub mod protocol;
 mod registry;

@@ -304,6 +304,10 @@ impl Step {
         if self.exec.as_ref().is_some_and(|exec| exec.command.is_empty()) {
             return Err(invalid(&format!("{place}.exec.command"), "is empty".to_owned()));
         }
+        if self.http.as_ref().is_some_and(|http| !is_url(&http.url)) {
+            let reason = "is not a URL that begins with http:// or https://".to_owned();
+            return Err(invalid(&format!("{place}.http.url"), reason));
+        }
         let methods = ["GET", "POST", "PUT", "PATCH", "DELETE"];
         if self.http.as_ref().is_some_and(|http| !methods.contains(&http.method.as_str())) {
             let reason = format!("is not one of {}", methods.join(", "));
@@ -363,6 +367,11 @@ impl Step {
             lease_ms: self.timeouts.lease.unwrap_or(default.lease_ms),
         }
     }
+}
+
+fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    rest.is_some_and(|rest| !rest.is_empty() && !text.contains(char::is_whitespace))
 }
 
 pub(crate) fn invalid(place: &str, reason: String) -> Refusal {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sprag_kernel::{Code, Refusal};
 
-use crate::engine::{Engine, Pinned, runnable};
+use crate::engine::{Engine, Pinned};
 use crate::heart::Op;
 use crate::protocol::Protocol;
 use crate::store::Store;
@@ -40,7 +40,7 @@ impl Registry {
 impl<S: Store> Engine<S> {
     /// Registers a protocol. The same content again is a no-op, other content under its id is refused.
     pub async fn put_protocol(&self, protocol: &Protocol) -> Result<(), Refusal> {
-        runnable(protocol)?;
+        self.abilities.expect(protocol)?;
         self.store().put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
         self.registry.forget();
         Ok(())

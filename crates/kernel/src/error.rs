@@ -245,6 +245,9 @@ codes! {
     ProtocolNotFound = "PROTOCOL_NOT_FOUND", Rejected, 404,
         "there is no protocol with this id",
         "list the protocols, or register it";
+    StepKindRefused = "STEP_KIND_REFUSED", Rejected, 403,
+        "the configuration of this engine does not allow steps of this kind",
+        "allow it (`sprag serve --allow-exec` for exec), or have an engine run it that may";
     PayloadInvalid = "PAYLOAD_INVALID", Rejected, 422,
         "the payload does not fit the schema that the protocol has for it",
         "correct it at the pointer named";

@@ -9,6 +9,7 @@
 //! | `guard`, `guests` | who calls, by what name, how often |
 //! | `routes` | one file per noun; each reads, calls the engine, and shows |
 //! | [`shapes`], [`problem`] | what is shown, and how a refusal is |
+//! | [`outbound`] | the calls of `http` steps, and which addresses they may go to |
 //! | [`listen`] | connections: TLS, limits, and the end |
 //!
 //! No rule lives here: a handler calls one function of the engine. A call that was answered with success is
@@ -21,6 +22,7 @@ mod guard;
 pub mod guests;
 pub mod listen;
 mod metrics;
+pub mod outbound;
 pub mod problem;
 mod routes;
 pub mod secret;

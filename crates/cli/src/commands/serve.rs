@@ -15,6 +15,7 @@ use sprag_kernel::{Code, Refusal};
 use sprag_server::app::App;
 use sprag_server::folder::Folder;
 use sprag_server::listen::Server;
+use sprag_server::outbound;
 use sprag_server::settings::Settings;
 use sprag_stores::AnyStore;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,6 +26,9 @@ use crate::output::{Failure, Output, unreadable};
 
 /// The exit code of a server that did not wait for its calls.
 const FORCED: i32 = 130;
+
+/// How many commands of `exec` steps run at a time.
+const COMMANDS: usize = 8;
 
 /// Arguments of `sprag serve`; in a file the names have underscores.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
@@ -89,6 +93,14 @@ pub struct ServeArgs {
     /// Seconds that calls and handlers may take to end [default: 10]
     #[arg(long, value_name = "SECONDS", env = "SPRAG_GRACE", hide_env_values = true)]
     grace: Option<u64>,
+    /// Run the commands of `exec` steps on this machine; whoever may register a protocol may then run any.
+    #[arg(long, env = "SPRAG_ALLOW_EXEC", hide_env_values = true)]
+    #[serde(default)]
+    allow_exec: bool,
+    /// Let `http` steps call this machine and the networks it is in.
+    #[arg(long, env = "SPRAG_ALLOW_PRIVATE_HTTP", hide_env_values = true)]
+    #[serde(default)]
+    allow_private_http: bool,
     /// How its log is written to stderr [default: text]
     #[arg(long, value_name = "FORM", value_enum, env = "SPRAG_LOG", hide_env_values = true)]
     log: Option<LogForm>,
@@ -135,6 +147,8 @@ impl ServeArgs {
             rate: self.rate.or(file.rate),
             burst: self.burst.or(file.burst),
             grace: self.grace.or(file.grace),
+            allow_exec: self.allow_exec || file.allow_exec,
+            allow_private_http: self.allow_private_http || file.allow_private_http,
             log: self.log.or(file.log),
             config: None,
         })
@@ -194,8 +208,10 @@ async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Res
     let beside = || format!("sqlite:{}", folder.path("sprag.db").display());
     let store = AnyStore::open(&args.store.clone().unwrap_or_else(beside)).await?;
     let protocols = args.protocols.as_deref().map(protocols).transpose()?.unwrap_or_default();
-    let config = EngineConfig { name: "serve".to_owned(), ..EngineConfig::default() };
-    let engine = EngineBuilder::new(store).config(config).start().await?;
+    let exec = args.allow_exec.then_some(COMMANDS);
+    let config = EngineConfig { name: "serve".to_owned(), exec, ..EngineConfig::default() };
+    let caller = outbound::caller(args.allow_private_http);
+    let engine = EngineBuilder::new(store).config(config).http(caller).start().await?;
     for protocol in protocols {
         engine.put_protocol(&protocol).await?;
     }

@@ -2,41 +2,31 @@
 //! stdout; its exit code says how it went. The worker claims, shows signs of life, and reports; a report
 //! that the server did not hear is sent again until it is heard or comes too late.
 
-use std::io::{Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::Write;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use sprag_engine::command::{Finished, Running};
+use sprag_engine::directive::Failure;
 use sprag_engine::ids::JobId;
 use sprag_kernel::Refusal;
 
 use crate::client::{Client, ServerArgs, passes};
-use crate::output::{Failure, Output, unreadable};
+use crate::output::{self, Output, unreadable};
 
-/// How often a running command is looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long a command may take to end after it was told to.
-const GRACE: Duration = Duration::from_secs(5);
 /// How long the worker waits before it calls a server again that did not answer.
 const AWAY: Duration = Duration::from_millis(500);
 /// How many seconds a claim waits at the server; as long as a signal may wait for a claim.
 const CLAIM_WAIT_S: u32 = 2;
 /// The shortest time between two signs of life.
 const MIN_BEAT: Duration = Duration::from_millis(200);
-/// How much of a command's stdout is taken, and of its stderr shown.
-const MAX_STDOUT: u64 = 4 << 20;
-const MAX_STDERR: u64 = 2_000;
-/// Exit codes that no other attempt can mend: wrong usage and wrong data, as sysexits.h has them.
-const FATAL: [i32; 2] = [64, 65];
-
 /// Arguments of `sprag worker`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -67,7 +57,7 @@ pub struct WorkerArgs {
 }
 
 /// Runs `sprag worker`.
-pub fn run(args: &WorkerArgs, _output: &mut Output) -> Result<(), Failure> {
+pub fn run(args: &WorkerArgs, _output: &mut Output) -> Result<(), output::Failure> {
     let signals = Arc::new(AtomicU32::new(0));
     count_signals(&signals)?;
     let worker = Worker {
@@ -144,84 +134,38 @@ impl Worker {
     }
 
     fn run(&self, directive: &Value) {
-        let report = match self.spawn(directive) {
-            Ok(child) => self.watch(child, directive),
-            Err(error) => Some(failed("RETRYABLE", "EXEC_FAILED", &error.to_string())),
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &self.exec]);
+        let report = match Running::start(command, directive.to_string()) {
+            Ok(running) => self.watch(running, directive),
+            Err(error) => Some(report(Err(Failure::retryable("EXEC_FAILED", error)))),
         };
         if let Some(report) = report {
             self.tell(directive, report);
         }
     }
 
-    fn spawn(&self, directive: &Value) -> std::io::Result<Child> {
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", &self.exec])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A group of its own, so that a signal reaches all that it starts.
-            .process_group(0)
-            .spawn()?;
-        let text = directive.to_string();
-        let mut stdin = child.stdin.take().expect("a pipe");
-        // A command that does not read its input is free not to.
-        thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
-        Ok(child)
-    }
-
     /// Waits for the command, with signs of life. None if the attempt is not ours any more.
-    fn watch(&self, mut child: Child, directive: &Value) -> Option<Value> {
-        let stdout = collect(child.stdout.take().expect("a pipe"), MAX_STDOUT);
-        let stderr = collect(child.stderr.take().expect("a pipe"), MAX_STDERR);
-        let (status, why) = self.wait(&mut child, directive);
-        // What the command left behind would hold the pipes open.
-        signal(&child, Signal::KILL);
-        let (stdout, stderr) =
-            (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-        match (status, why) {
-            (_, Some(Ended::Lost)) => None,
-            (_, Some(Ended::Cancelled)) => {
-                Some(failed("RETRYABLE", "CANCELLED", "the job was cancelled"))
-            }
-            (_, Some(Ended::Stopped)) => {
-                Some(failed("RETRYABLE", "WORKER_STOPPED", "the worker was told to end"))
-            }
-            (Ok(status), None) => Some(report(status, &stdout, &String::from_utf8_lossy(&stderr))),
-            (Err(error), None) => Some(failed("RETRYABLE", "EXEC_FAILED", &error.to_string())),
-        }
-    }
-
-    /// How the command ended, and why it was told to if it was.
-    fn wait(
-        &self,
-        child: &mut Child,
-        directive: &Value,
-    ) -> (std::io::Result<ExitStatus>, Option<Ended>) {
+    fn watch(&self, running: Running, directive: &Value) -> Option<Value> {
         let mut beat = self.beat_within(&directive["lease_expires_at"]);
         let mut beaten = Instant::now();
-        let mut told: Option<(Ended, Instant)> = None;
-        loop {
-            match child.try_wait() {
-                Ok(None) => {}
-                Ok(Some(status)) => return (Ok(status), told.map(|(why, _)| why)),
-                Err(error) => return (Err(error), told.map(|(why, _)| why)),
+        let finished = running.finish(|| {
+            let mut why = self.is_hurried().then_some(Ended::Stopped);
+            if why.is_none() && beaten.elapsed() >= beat {
+                beaten = Instant::now();
+                (why, beat) = self.show_life(directive, beat);
             }
-            match told {
-                Some((_, since)) if since.elapsed() >= GRACE => signal(child, Signal::KILL),
-                Some(_) => {}
-                None => {
-                    let mut why = self.is_hurried().then_some(Ended::Stopped);
-                    if why.is_none() && beaten.elapsed() >= beat {
-                        beaten = Instant::now();
-                        (why, beat) = self.show_life(directive, beat);
-                    }
-                    if let Some(why) = why {
-                        told = Some((why, Instant::now()));
-                        signal(child, Signal::TERM);
-                    }
-                }
+            why
+        });
+        match finished {
+            Finished::Told(Ended::Lost) => None,
+            Finished::Told(Ended::Cancelled) => {
+                Some(failed("RETRYABLE", "CANCELLED", "the job was cancelled"))
             }
-            thread::sleep(LOOK);
+            Finished::Told(Ended::Stopped) => {
+                Some(failed("RETRYABLE", "WORKER_STOPPED", "the worker was told to end"))
+            }
+            Finished::ByItself(result) => Some(report(result)),
         }
     }
 
@@ -283,22 +227,6 @@ enum Ended {
     Stopped,
 }
 
-/// Reads a pipe to its end, and keeps the beginning.
-fn collect(mut pipe: impl Read + Send + 'static, limit: u64) -> thread::JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut kept = Vec::new();
-        let _ = pipe.by_ref().take(limit).read_to_end(&mut kept);
-        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-        kept
-    })
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    // It may have ended in this moment.
-    let _ = group.map(|group| kill_process_group(group, signal));
-}
-
 /// What a callback names of its directive, and what it says.
 fn callback(directive: &Value, mut said: Value) -> Value {
     for field in
@@ -313,21 +241,12 @@ fn failed(class: &str, code: &str, message: &str) -> Value {
     json!({"status": "FAILED", "failure_class": class, "error": {"code": code, "message": message}})
 }
 
-/// What an exit code and its output say.
-fn report(status: ExitStatus, stdout: &[u8], stderr: &str) -> Value {
-    match status.code() {
-        Some(0) if stdout.trim_ascii().is_empty() => json!({"status": "SUCCEEDED", "output": null}),
-        Some(0) => match serde_json::from_slice::<Value>(stdout) {
-            Ok(output) => json!({"status": "SUCCEEDED", "output": output}),
-            Err(error) => failed("NON_RETRYABLE", "OUTPUT_INVALID", &error.to_string()),
-        },
-        Some(code) if FATAL.contains(&code) => {
-            failed("NON_RETRYABLE", &format!("EXIT_{code}"), stderr.trim())
-        }
-        Some(code) => failed("RETRYABLE", &format!("EXIT_{code}"), stderr.trim()),
-        None => {
-            let signal = status.signal().unwrap_or_default();
-            failed("RETRYABLE", &format!("SIGNAL_{signal}"), stderr.trim())
+/// What a command comes to, as a RESULT says it.
+fn report(result: Result<Value, Failure>) -> Value {
+    match result {
+        Ok(output) => json!({"status": "SUCCEEDED", "output": output}),
+        Err(Failure { retryable, code, message }) => {
+            failed(if retryable { "RETRYABLE" } else { "NON_RETRYABLE" }, &code, &message)
         }
     }
 }

@@ -228,10 +228,10 @@ impl Graph {
             | Kind::Loop(_)
             | Kind::Join
             | Kind::Wait(..)
-            | Kind::Sleep => None,
+            | Kind::Sleep
+            | Kind::Exec(_)
+            | Kind::Http(..) => None,
             Kind::Job(..) => Some("job"),
-            Kind::Exec(_) => Some("exec"),
-            Kind::Http(..) => Some("http"),
         })
     }
 }

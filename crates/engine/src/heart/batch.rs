@@ -4,14 +4,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use serde_json::Value;
 use sprag_kernel::decide::rows::EndingKind;
 
 use super::reconcile::Reconciling;
 use super::{Doer, Ending, Heart, Op, Running, control};
 use crate::batch::run::{BatchEnd, BatchRun};
+use crate::command;
 use crate::directive::{Directive, Failure};
 use crate::engine::Pinned;
+use crate::graph::Kind;
 use crate::ids::AttemptKey;
+use crate::outbound;
 use crate::plan;
 use crate::store::{AttemptError, Held, Store};
 use crate::worker::{Context, Returned};
@@ -37,6 +41,23 @@ impl<S: Store> Heart<S> {
                     let output = control::run(store, pinned, held).await;
                     let result = output.map(|output| Returned { output, work: None });
                     Op::Returned { key, result }
+                })
+            }
+            (_, Doer::Exec) => {
+                let (pinned, directive) = (pinned.clone(), directive());
+                beside(key, move || {
+                    let Kind::Exec(exec) = &pinned.graph.node(key.step_index).kind else {
+                        unreachable!("only exec steps have this service")
+                    };
+                    command::run(exec, &directive, &context)
+                })
+            }
+            (_, Doer::Http(caller)) => {
+                let (pinned, held) = (pinned.clone(), held.clone());
+                let max_bytes = self.config.max_output_bytes;
+                beside(key, move || {
+                    let answer = caller(&outbound::call(&pinned, &held, max_bytes)?)?;
+                    outbound::outcome(&answer)
                 })
             }
             (None, Doer::Handler(runner)) => {
@@ -96,6 +117,21 @@ impl<S: Store> Heart<S> {
         let service = self.service_of(held);
         self.release(&service);
     }
+}
+
+/// Work that blocks, on a thread that may.
+fn beside<W: Send + 'static>(
+    key: AttemptKey,
+    work: impl FnOnce() -> Result<Value, Failure> + Send + 'static,
+) -> Answering<W> {
+    Box::pin(async move {
+        let ended = tokio::task::spawn_blocking(work).await;
+        let result = ended.unwrap_or_else(|error| Err(Failure::retryable("PANIC", error)));
+        Op::Returned {
+            key,
+            result: result.map(|output| Returned { output: Some(output), work: None }),
+        }
+    })
 }
 
 fn mismatch<W: 'static>(key: AttemptKey, message: &'static str) -> Answering<W> {

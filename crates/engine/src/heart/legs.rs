@@ -151,7 +151,10 @@ impl<S: Store> Heart<S> {
     fn hand_off(&self, held: &Held) -> HandOff {
         match self.services.get(&self.service_of(held)).map(|service| &service.doer) {
             Some(Doer::Bus(_)) => HandOff::Outbox,
-            Some(Doer::Handler(_) | Doer::Batch(_) | Doer::Control) | None => HandOff::InProcess,
+            Some(
+                Doer::Handler(_) | Doer::Batch(_) | Doer::Control | Doer::Exec | Doer::Http(_),
+            )
+            | None => HandOff::InProcess,
         }
     }
 

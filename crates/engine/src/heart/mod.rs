@@ -12,6 +12,7 @@
 mod batch;
 mod callbacks;
 mod control;
+mod doer;
 mod inbox;
 mod intake;
 mod legs;
@@ -37,9 +38,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::batch::BatchHandler;
 use crate::batch::run::BatchEnd;
-use crate::bus::{Bus, MAX_PUBLISHING};
 use crate::callback::Claim;
 use crate::context::{Ends, StopReason};
 use crate::directive::Failure;
@@ -51,8 +50,9 @@ use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
     RenewOutcome, Store, StoreError, Submitted, Wish, Worked,
 };
-use crate::worker::{Returned, Runner};
+use crate::worker::Returned;
 use callbacks::{Refusing, Renewing};
+use doer::Doer;
 use phase::Phase;
 use pull::Pulls;
 use reconcile::Reconciling;
@@ -60,6 +60,7 @@ use serving::Serving;
 use works::{Working, Works};
 
 pub(crate) use callbacks::Calling;
+pub(crate) use doer::Service;
 pub(crate) use pull::ClaimReply;
 
 /// How long the heart waits before it asks a store again that was away.
@@ -96,56 +97,6 @@ pub(crate) enum Op<W> {
 }
 
 type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
-
-/// A service that this engine serves.
-pub(crate) struct Service<W> {
-    doer: Doer<W>,
-    /// Below 0 while more runs than was meant to, which only a takeover brings about.
-    free: isize,
-}
-
-impl<W> Service<W> {
-    pub(crate) fn new(runner: Runner<W>, slots: usize) -> Self {
-        let free = isize::try_from(slots).unwrap_or(isize::MAX);
-        Self { doer: Doer::Handler(runner), free }
-    }
-
-    fn control() -> Self {
-        Self { doer: Doer::Control, free: control::SLOTS.cast_signed() }
-    }
-
-    pub(crate) fn of_batches(handler: BatchHandler, slots: usize) -> Self {
-        Self { doer: Doer::Batch(handler), free: isize::try_from(slots).unwrap_or(isize::MAX) }
-    }
-
-    pub(crate) fn bus(bus: Arc<dyn Bus>) -> Self {
-        Self { doer: Doer::Bus(bus), free: MAX_PUBLISHING.cast_signed() }
-    }
-}
-
-/// Who does the work of a service.
-enum Doer<W> {
-    /// A handler in this process.
-    Handler(Runner<W>),
-    /// A handler in this process, item by item.
-    Batch(BatchHandler),
-    /// Workers behind a bus.
-    Bus(Arc<dyn Bus>),
-    /// The engine itself.
-    Control,
-}
-
-// By hand: what it hands over need not be cloned with it.
-impl<W> Clone for Doer<W> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Handler(runner) => Self::Handler(runner.clone()),
-            Self::Batch(handler) => Self::Batch(handler.clone()),
-            Self::Bus(bus) => Self::Bus(bus.clone()),
-            Self::Control => Self::Control,
-        }
-    }
-}
 
 /// A handler that runs.
 struct Running {
