@@ -68,8 +68,9 @@ fn rerun_of(job: &JobView, n: u32, pinned: &Pinned) -> NewJob {
         ..job.facts.clone()
     };
     let is_graph = !pinned.graph.is_sequence();
+    let gates = pinned.graph.gates(&facts);
     let (facts, steps) = (Arc::new(facts), pinned.steps.clone());
-    NewJob { facts, steps, is_graph, not_before: None, enter: false }
+    NewJob { facts, steps, gates, is_graph, not_before: None, enter: false }
 }
 
 /// Nothing of the service is started until it is resumed; what runs goes on.

@@ -49,6 +49,22 @@ impl Written {
     }
 }
 
+/// A duration.
+pub mod required {
+    use super::{Deserialize, Deserializer, Millis, Serializer, Written, show};
+
+    /// Reads it.
+    pub fn deserialize<'d, D: Deserializer<'d>>(source: D) -> Result<Millis, D::Error> {
+        Written::deserialize(source)?.read()
+    }
+
+    /// Writes it.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde hands it over so
+    pub fn serialize<S: Serializer>(value: &Millis, target: S) -> Result<S::Ok, S::Error> {
+        target.serialize_str(&show(*value))
+    }
+}
+
 /// An optional duration.
 pub mod optional {
     use super::{Deserialize, Deserializer, Millis, Serializer, Written, show};

@@ -319,6 +319,8 @@ pub(crate) struct Pinned {
     pub(crate) graph: Graph,
     pub(crate) steps: Arc<[NewStep]>,
     pub(crate) policies: Vec<sprag_kernel::retry::RetryPolicy>,
+    /// Whether any of its steps has a limit.
+    pub(crate) has_gates: bool,
 }
 
 impl Pinned {
@@ -326,7 +328,8 @@ impl Pinned {
         let graph = protocol.graph().expect("a protocol is checked before it is pinned");
         let policies = graph.nodes().iter().map(|node| node.policy.clone()).collect();
         let tasks = protocol.on_end.iter().map(|hook| task_of(hook)).collect();
-        Self { steps: graph.new_steps(), policies, graph, tasks, protocol }
+        let has_gates = graph.nodes().iter().any(|node| node.gate.is_some());
+        Self { steps: graph.new_steps(), policies, has_gates, graph, tasks, protocol }
     }
 }
 
@@ -489,6 +492,7 @@ pub(crate) fn new_job(
         rerun_of: None,
     };
     Ok(NewJob {
+        gates: pinned.graph.gates(&facts),
         facts: Arc::new(facts),
         steps: pinned.steps.clone(),
         is_graph: !pinned.graph.is_sequence(),

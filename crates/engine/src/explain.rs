@@ -91,6 +91,7 @@ fn open<'a>(job: &JobView, attempts: &'a [AttemptView]) -> Vec<&'a AttemptView> 
 /// Whether it is parked or activated, and has not settled.
 fn is_obligation(attempt: &AttemptView) -> bool {
     let is_live = attempt.is_ready
+        || attempt.is_in_line
         || attempt.timer_at.is_some()
         || attempt.owner.is_some()
         || attempt.countdown > 0
@@ -174,6 +175,7 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         _ if attempt.row.ending.is_some() => {
             format!("The attempt of {step} has ended; its message is being processed.")
         }
+        _ if attempt.is_in_line => waits_in_line(attempt, now),
         _ if attempt.is_ready && attempt.is_paused => {
             format!("It waits in the queue: the service of {step} is paused.")
         }
@@ -231,6 +233,21 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         }
         Some(_) | None => format!("{cancelling}{what}"),
     }
+}
+
+/// How many hold the limit that it waits for, and when the next may start.
+fn waits_in_line(attempt: &AttemptView, now: Millis) -> String {
+    let (name, max) = attempt.gate.as_ref().map_or(("", None), |(name, max)| (name, *max));
+    let Some(gate) = &attempt.line else { return format!("It waits for its limit: `{name}`.") };
+    let running = match max {
+        Some(max) => format!("{} of {max} of `{name}` are running", gate.admitted),
+        None => format!("`{name}` has a rate"),
+    };
+    let next = match gate.next_at.filter(|at| *at > now) {
+        Some(at) => format!(", the next may start {}", ahead(at, now)),
+        None => String::new(),
+    };
+    format!("It waits for its limit: {running}, {} stand in line{next}.", gate.waiting)
 }
 
 fn over(job: &JobView) -> String {

@@ -1,7 +1,7 @@
 //! Expressions: CEL over what a step can see, checked when the protocol is read and bounded when evaluated.
 //!
-//! An expression sees `input` (what the job was submitted with), `steps.NAME.output` of steps that are over
-//! when it is asked, `item` and `index` in a fan-out, `turn` in a cycle. It can do nothing but compute. Its
+//! An expression sees `input` (what the job was submitted with), its `tenant`, `steps.NAME.output` of steps that
+//! are over when it is asked, `item` and `index` in a fan-out, `turn` in a cycle. It can do nothing but compute. Its
 //! cost has limits: of the text and the tree when it is read; of the rounds of its loops, counted by a call
 //! that is put into each loop's condition, and of the result when it is evaluated. What is left is linear
 //! in the values it is given.
@@ -56,12 +56,13 @@ pub struct Expression {
     source: String,
     tree: Arc<IdedExpr>,
     names: Names,
+    has_loops: bool,
 }
 
 /// What an expression refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Of the variables `input`, `item`, `index` and `turn`.
+    /// Of the variables `input`, `tenant`, `item`, `index` and `turn`.
     pub variables: BTreeSet<String>,
     /// The steps whose output it reads.
     pub steps: BTreeSet<String>,
@@ -87,6 +88,8 @@ pub enum Shape {
 pub struct Sight {
     /// What the job was submitted with.
     pub input: Json,
+    /// Whose job it is.
+    pub tenant: Option<String>,
     /// The outputs of earlier steps, null for one that was skipped.
     pub steps: BTreeMap<String, Json>,
     /// The item of the branch.
@@ -108,8 +111,8 @@ impl Expression {
         let mut tree = parser.parse(source).map_err(|errors| one_line(&errors.to_string()))?;
         let mut names = Names::default();
         look(&tree, &mut Vec::new(), &mut names, 0)?;
-        meter(&mut tree);
-        Ok(Self { source: source.to_owned(), tree: Arc::new(tree), names })
+        let has_loops = meter(&mut tree);
+        Ok(Self { source: source.to_owned(), tree: Arc::new(tree), names, has_loops })
     }
 
     /// As it was written.
@@ -120,6 +123,11 @@ impl Expression {
     /// What it refers to.
     pub fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Whether it goes over lists, which may take a while.
+    pub fn has_loops(&self) -> bool {
+        self.has_loops
     }
 
     /// What it can be seen to result in.
@@ -193,6 +201,10 @@ impl Sight {
         let wanted = |name: &str| names.variables.contains(name);
         if wanted("input") {
             variables.push(("input", value_of(&self.input)));
+        }
+        if wanted("tenant") {
+            let tenant = self.tenant.clone().map_or(Value::Null, |name| Value::String(name.into()));
+            variables.push(("tenant", tenant));
         }
         if wanted("item") {
             variables.push(("item", value_of(self.item.as_ref().unwrap_or(&Json::Null))));
@@ -296,13 +308,15 @@ fn look_at_name(name: &str, own: &[String], names: &mut Names) -> Result<(), Str
         return Ok(());
     }
     match name {
-        "input" | "item" | "index" | "turn" => {
+        "input" | "tenant" | "item" | "index" | "turn" => {
             names.variables.insert(name.to_owned());
             Ok(())
         }
         // What `type(x) == ...` is compared with.
         "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" => Ok(()),
-        other => Err(format!("refers to {other}, which is not input, steps, item, index or turn")),
+        other => Err(format!(
+            "refers to {other}, which is not input, tenant, steps, item, index or turn"
+        )),
     }
 }
 
@@ -315,8 +329,10 @@ fn look_at_function(call: &CallExpr) -> Result<(), String> {
     Err(format!("calls {name}, which does not exist"))
 }
 
-/// Puts a count into the condition of every loop.
-fn meter(node: &mut IdedExpr) {
+/// Puts a count into the condition of every loop; says whether there is one.
+fn meter(node: &mut IdedExpr) -> bool {
+    // Not `any`: each part is to be seen.
+    let all = |found: bool, part: &mut IdedExpr| meter(part) | found;
     match &mut node.expr {
         Expr::Comprehension(loops) => {
             let call = |func_name: &str, args| IdedExpr {
@@ -328,21 +344,21 @@ fn meter(node: &mut IdedExpr) {
             }
             let condition = std::mem::take(&mut loops.loop_cond);
             loops.loop_cond = call("_&&_", vec![call(ROUND, Vec::new()), condition]);
+            true
         }
         Expr::Call(call) => {
-            call.target.iter_mut().for_each(|target| meter(target));
-            call.args.iter_mut().for_each(meter);
+            let found = call.target.iter_mut().fold(false, |found, target| all(found, target));
+            call.args.iter_mut().fold(found, all)
         }
         Expr::Select(select) => meter(&mut select.operand),
-        Expr::List(list) => list.elements.iter_mut().for_each(meter),
-        Expr::Map(map) => map.entries.iter_mut().for_each(|entry| match &mut entry.expr {
-            EntryExpr::MapEntry(entry) => {
-                meter(&mut entry.key);
-                meter(&mut entry.value);
-            }
-            EntryExpr::StructField(field) => meter(&mut field.value),
-        }),
-        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => {}
+        Expr::List(list) => list.elements.iter_mut().fold(false, all),
+        Expr::Map(map) => {
+            map.entries.iter_mut().fold(false, |found, entry| match &mut entry.expr {
+                EntryExpr::MapEntry(entry) => all(all(found, &mut entry.key), &mut entry.value),
+                EntryExpr::StructField(field) => all(found, &mut field.value),
+            })
+        }
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => false,
     }
 }
 

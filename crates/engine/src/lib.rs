@@ -15,6 +15,7 @@ pub mod envelope;
 pub mod explain;
 pub mod expression;
 pub mod feed;
+pub mod gate;
 pub mod graph;
 mod heart;
 pub mod hooks;

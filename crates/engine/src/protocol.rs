@@ -13,6 +13,7 @@ use sprag_kernel::{Code, Refusal};
 
 use crate::batch::keys::Batch;
 use crate::duration;
+use crate::gate::LimitKey;
 use crate::graph::keys::{Child, Exec, Http, OnFailure, Repeat, Wait};
 use crate::graph::{Graph, MAX_ITEMS, MAX_TURNS, RESERVED};
 use crate::names::check_name;
@@ -94,6 +95,9 @@ pub struct Step {
     /// Many items in one step, for a batch service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
+    /// How many may run at a time, and how fast they may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitKey>,
     /// When to try again.
     #[serde(default)]
     pub retry: Retry,
@@ -270,6 +274,9 @@ impl Step {
             (false, _) if of_fan_out => {
                 "has max_items, max_parallel or on_failure without for_each"
             }
+            (_, _) if self.limit.is_some() && !self.is_work() => {
+                "has a limit, but nobody works on it"
+            }
             (_, _) => return self.check_limits(place),
         };
         Err(invalid(place, reason.to_owned()))
@@ -330,6 +337,11 @@ impl Step {
         .into_iter()
         .filter_map(|(key, is_there)| is_there.then_some(key))
         .collect()
+    }
+
+    /// Whether a worker does it, of a service or of Sprag's own.
+    fn is_work(&self) -> bool {
+        !self.service.is_empty() || self.exec.is_some() || self.http.is_some()
     }
 
     /// Whether it has none of the keys of a graph.

@@ -12,12 +12,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprag_kernel::decide::gate::Limit;
 use sprag_kernel::decide::rows::{AttemptRow, Ending, JobRow, LeaseId};
 use sprag_kernel::keys::{Hash, Mode, Route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
 use crate::batch::store::Batches;
+use crate::gate::Gates;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::signals::Signals;
@@ -89,6 +91,8 @@ pub struct NewJob {
     pub facts: Arc<JobFacts>,
     /// Its steps, by their index.
     pub steps: Arc<[NewStep]>,
+    /// The gates of its steps, by their index; empty if no step has one.
+    pub gates: Vec<Option<String>>,
     /// Whether they are a graph.
     pub is_graph: bool,
     /// Not to start before this time.
@@ -110,6 +114,8 @@ pub struct NewStep {
     pub priority: i32,
     /// From its activation to the time it is due.
     pub delay_ms: Millis,
+    /// The limit that it brings to its gate, if it has one.
+    pub limit: Option<Limit>,
     /// How it begins with the job.
     pub begins: Begins,
 }
@@ -119,6 +125,11 @@ impl NewJob {
     pub fn initial(&self) -> u32 {
         let open = self.steps.iter().filter(|step| step.begins.is_open()).count();
         u32::try_from(open).expect("steps are limited")
+    }
+
+    /// Where a step waits until it may start.
+    pub fn gate(&self, step_index: usize) -> Option<&str> {
+        self.gates.get(step_index)?.as_deref()
     }
 }
 
@@ -415,6 +426,8 @@ pub struct NewRow {
     pub place: Place,
     /// JSON text of the item of its branch.
     pub item: Option<String>,
+    /// Where it waits until it may start, under the limit of its step.
+    pub gate: Option<String>,
     /// How it begins.
     pub begins: Begins,
     /// Higher goes first.
@@ -578,7 +591,7 @@ impl From<StoreError> for Refusal {
 pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
-pub trait Store: Upkeep + Batches + Signals {
+pub trait Store: Upkeep + Batches + Signals + Gates {
     /// What a transactional handler hands over: a closure over what this store's transaction is. It may
     /// run more than once, if a transaction has to be repeated; at most one of those runs is committed.
     type Work: Clone + Send + Sync + 'static;
@@ -640,7 +653,8 @@ pub trait Store: Upkeep + Batches + Signals {
         jobs: Vec<NewJob>,
     ) -> impl Future<Output = Answer<Vec<Result<Submitted, Refusal>>>> + Send;
 
-    /// Takes due activations, the most urgent first, and enters their Leg1.
+    /// Takes due activations, the most urgent first, and enters their Leg1. What stands at a gate is not
+    /// among them.
     fn claim(
         &self,
         engine: EngineNo,

@@ -4,6 +4,7 @@ use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::{AttemptRow, JobRow};
 use sprag_kernel::retry::Millis;
 
+use crate::gate::GateView;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::store::{AttemptError, JobFacts};
 
@@ -39,6 +40,12 @@ pub struct AttemptView {
     pub owner: Option<EngineNo>,
     /// Whether it can be claimed.
     pub is_ready: bool,
+    /// Where it waits until it may start, and how many may run there.
+    pub gate: Option<(String, Option<u32>)>,
+    /// Whether it stands in line there.
+    pub is_in_line: bool,
+    /// How that gate stands; only for the first few that a job stands at.
+    pub line: Option<GateView>,
     /// Whether its service is paused, so that nobody claims it.
     pub is_paused: bool,
     /// For how many others it is parked.

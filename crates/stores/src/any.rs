@@ -8,6 +8,7 @@ use sprag_engine::batch::store::{
     BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
 };
 use sprag_engine::directive::Failure;
+use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
@@ -381,6 +382,20 @@ impl RequestStore for AnyStore {
 
     async fn request_events(&self, request_id: RequestId) -> Answer<Vec<EventView>> {
         ask!(self.request_events(request_id))
+    }
+}
+
+impl Gates for AnyStore {
+    async fn admit(&self, engine: EngineNo, gates: Vec<String>) -> Answer<usize> {
+        ask!(self.admit(engine, gates))
+    }
+
+    async fn lines(&self, after: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        ask!(self.lines(after, limit))
+    }
+
+    async fn gate(&self, gate: &str) -> Answer<GateView> {
+        ask!(self.gate(gate))
     }
 }
 

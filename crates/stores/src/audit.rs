@@ -39,6 +39,9 @@ checks! {
     "26_batch_journal_with_gaps",
     "29_signal_and_wait_that_miss_each_other",
     "30_signal_that_went_nowhere",
+    "31_more_admitted_than_the_limit",
+    "32_slot_of_an_attempt_that_is_over",
+    "33_begun_without_being_admitted",
 }
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each

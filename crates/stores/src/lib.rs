@@ -18,3 +18,7 @@ pub use test_clock::TestClock;
 pub(crate) const MAX_PROTOCOLS: i64 = 1_000;
 /// How long an activation must wait to weigh as much as one step of priority.
 pub(crate) const AGEING_MS: i64 = 60_000;
+/// The most that are let in at a gate at a time.
+pub(crate) const LINE: i64 = 500;
+/// The most lines of one job that are looked at to show it.
+pub(crate) const MAX_LINES: usize = 5;

@@ -23,6 +23,7 @@ pub(crate) const HEART: &[&str] = &[
 
 /// Around every call of the seam that writes, by `seam.rs`: before it begins, and after its commit.
 pub(crate) const SEAM: &[&str] = &[
+    "admit",
     "amend",
     "beat",
     "claim",
@@ -57,6 +58,7 @@ pub(crate) const SEAM: &[&str] = &[
 
 /// Between the statements of the SQLite store.
 pub(crate) const SQLITE: &[&str] = &[
+    "admit.after_row",
     "amend.after_attempt",
     "amend.after_job",
     "claim.after_entry",

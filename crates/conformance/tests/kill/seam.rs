@@ -8,6 +8,7 @@ use sprag_engine::batch::store::{
 };
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
+use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
@@ -271,6 +272,20 @@ impl<S: Store> Store for Seam<S> {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         self.0.audit().await
+    }
+}
+
+impl<S: Store> Gates for Seam<S> {
+    async fn admit(&self, engine: EngineNo, gates: Vec<String>) -> Answer<usize> {
+        around!(self.admit(engine, gates))
+    }
+
+    async fn lines(&self, after: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        self.0.lines(after, limit).await
+    }
+
+    async fn gate(&self, gate: &str) -> Answer<GateView> {
+        self.0.gate(gate).await
     }
 }
 

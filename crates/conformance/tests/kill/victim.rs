@@ -91,13 +91,14 @@ pub(crate) const JOBS: usize = 12;
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
 
-/// A fan-out of which not all branches are open at a time, a step that is skipped, a join, a sleep, a wait whose
+/// A fan-out of which not all branches are open at a time, nor may run at a time, a step that is skipped, a join
+/// with a rate, a sleep, a wait whose
 /// signal comes early and one whose signal comes when it is parked.
 const GRAPH: &str = "
   - {step_id: parked, needs: [], wait: {signal: late}}
-  - {step_id: each, for_each: '[1, 2, 3]', max_parallel: 2, service: work}
+  - {step_id: each, for_each: '[1, 2, 3]', max_parallel: 2, service: work, limit: {max: 1, key: tenant}}
   - {step_id: never, needs: [], when: 'false', service: work}
-  - {step_id: both, needs: [each, never], service: work}
+  - {step_id: both, needs: [each, never], service: work, limit: {max: 3, rate: {max: 500, per: 1s}}}
   - {step_id: rest, sleep: 1ms}
   - {step_id: told, wait: {signal: early}}
 ";

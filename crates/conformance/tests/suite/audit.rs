@@ -151,6 +151,9 @@ const REQUEST_REPLAY: &str = "27_request_events_do_not_replay_to_the_row";
 const MISSED: &str = "29_signal_and_wait_that_miss_each_other";
 const NOWHERE: &str = "30_signal_that_went_nowhere";
 const COUNTDOWN: &str = "28_countdown_is_not_the_unfinished_predecessors";
+const ADMITTED: &str = "31_more_admitted_than_the_limit";
+const KEPT_SLOT: &str = "32_slot_of_an_attempt_that_is_over";
+const UNADMITTED: &str = "33_begun_without_being_admitted";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -365,6 +368,25 @@ fn signal(job_id: &str, n: u32) -> String {
     )
 }
 
+/// What can be done at gates.
+fn to_gates<W: World>(books: &Books) -> Vec<Damage> {
+    let row = |id| format!("job_id = {} AND step_index = 0", W::id(id));
+    let gate = |check, of: Option<JobId>, rows: &str, admitted_at: &str| {
+        let set = |gate: &str, max: &str, admitted_at: &str| {
+            let to = format!("gate = {gate}, gate_max = {max}, admitted_at = {admitted_at}");
+            format!("UPDATE attempt SET {to} WHERE {rows}")
+        };
+        let (breaks, mends) = (set("'g'", "1", admitted_at), set("NULL", "NULL", "NULL"));
+        Damage { check, of, breaks, mends, follows: &[] }
+    };
+    let both = format!("({}) OR ({})", row(books.queued), row(books.running));
+    vec![
+        gate(ADMITTED, None, &both, "1"),
+        gate(KEPT_SLOT, Some(books.done), &row(books.done), "1"),
+        gate(UNADMITTED, Some(books.running), &row(books.running), "NULL"),
+    ]
+}
+
 /// The checks that find something, and of whom.
 async fn told<W: World>(play: &Play<W>) -> BTreeSet<(String, Option<JobId>)> {
     let checks = play.store().audit().await.unwrap();
@@ -390,6 +412,7 @@ on_both_stores! {
         let mut damages = to_jobs::<W>(&books);
         damages.extend(to_events::<W>(&books));
         damages.extend(to_the_rest::<W>(&books));
+        damages.extend(to_gates::<W>(&books));
         for damage in &damages {
             let Damage { check, of, breaks, mends, follows } = damage;
             let execute = async |sql: &str| {

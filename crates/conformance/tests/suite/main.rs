@@ -19,6 +19,7 @@ mod differential;
 mod engines;
 mod faults;
 mod feed;
+mod gates;
 mod graphs;
 mod jobs;
 mod ledgers;

@@ -69,11 +69,13 @@ pub fn new_job(facts: JobFacts, steps: usize) -> NewJob {
         service: SERVICE.to_owned(),
         priority: 0,
         delay_ms: 0,
+        limit: None,
         begins: if n == 0 { Begins::Ready } else { Begins::Dormant },
     };
     NewJob {
         facts: Arc::new(facts),
         steps: (0..steps).map(step).collect(),
+        gates: Vec::new(),
         is_graph: false,
         not_before: None,
         enter: false,
@@ -104,7 +106,7 @@ impl<W: World> Play<W> {
     /// Every check of the audit finds nothing.
     pub async fn expect_sound(&self) {
         let checks = self.store().audit().await.unwrap();
-        assert_eq!(checks.len(), 30, "every check has run");
+        assert_eq!(checks.len(), 33, "every check has run");
         for check in checks {
             assert!(check.violations.is_empty(), "{}: {:?}", check.name, check.violations);
         }

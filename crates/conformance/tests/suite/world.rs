@@ -44,6 +44,8 @@ pub trait World: Send + Sync + Sized + 'static {
     const EFFECTS: &'static str;
     /// Work that writes an effect and then does something.
     fn work(effect: &str, then: Then) -> <Self::Store as sprag_engine::store::Store>::Work;
+    /// What a query costs, in pages or in steps of the machine, and the plan that it has.
+    fn cost(&self, sql: &str) -> impl Future<Output = (u64, String)> + Send;
     /// What stands before statements that go past the CHECKs of the tables.
     fn past_checks() -> &'static str;
 }
@@ -90,6 +92,18 @@ impl World for Sqlite {
         let connection = rusqlite::Connection::open(self.folder.path().join("s.db")).unwrap();
         connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
         connection.execute_batch(sql).map_err(|error| error.to_string())
+    }
+
+    async fn cost(&self, sql: &str) -> (u64, String) {
+        let connection = rusqlite::Connection::open(self.folder.path().join("s.db")).unwrap();
+        let mut explained = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan = explained.query_row([], |row| row.get(3)).unwrap();
+        let mut statement = connection.prepare(sql).unwrap();
+        let mut rows = statement.query([]).unwrap();
+        while rows.next().unwrap().is_some() {}
+        drop(rows);
+        let steps = statement.get_status(rusqlite::StatementStatus::VmStep);
+        (u64::try_from(steps).unwrap(), plan)
     }
 
     fn hex(column: &str) -> String {
@@ -155,6 +169,17 @@ impl World for Postgres {
 
     async fn execute(&self, sql: &str) -> Result<(), String> {
         self.client.batch_execute(sql).await.map_err(|error| told(&error))
+    }
+
+    async fn cost(&self, sql: &str) -> (u64, String) {
+        self.client.batch_execute("SET enable_seqscan = off; SET enable_sort = off").await.unwrap();
+        let sql = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {sql}");
+        let plan = self.query(&sql).await.unwrap().concat();
+        let plan: Vec<String> = plan.into_iter().flatten().collect();
+        let buffers =
+            plan.iter().find(|line| line.contains("Buffers")).cloned().unwrap_or_default();
+        let pages = buffers.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok());
+        (pages.sum(), plan.join("; "))
     }
 
     fn hex(column: &str) -> String {

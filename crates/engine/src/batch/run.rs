@@ -160,6 +160,7 @@ impl<S: Store> BatchRun<S> {
         let directive = &self.directive;
         let sight = Sight {
             input: directive.payload.clone(),
+            tenant: Some(directive.tenant_id.clone()),
             steps: directive.inputs.clone(),
             item: self.held.item.as_deref().and_then(|text| serde_json::from_str(text).ok()),
             index: place::index(directive.branch),

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::batch::keys::{Batch, BatchPlan, ItemsPlan, Out};
 use crate::expression::{Expression, Shape};
+use crate::gate::GatePlan;
 use crate::protocol::{Protocol, Step, invalid};
 use crate::schema::Schema;
 
@@ -132,6 +133,10 @@ impl Builder {
         } else {
             (step.service.as_str(), Kind::Work)
         };
+        let gate = step.limit.as_ref().map(|limit| {
+            let read = |source: &str| self.expression(source, "limit.key", around);
+            GatePlan::of(limit, service, around.place, read)
+        });
         let node = Node {
             step_type: step.kind().to_owned(),
             service: service.to_owned(),
@@ -140,6 +145,7 @@ impl Builder {
             timeout: step.timeouts.step,
             priority: step.priority,
             payload_schema: schema(step.payload_schema.as_ref(), "payload_schema", around)?,
+            gate: gate.transpose()?,
             batch: step.batch.as_ref().map(|batch| self.batch(batch, around)).transpose()?,
             ..control(&step.step_id, kind, around)
         };
@@ -356,6 +362,7 @@ fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
         sees: around.sees.to_vec(),
         payload_schema: None,
         batch: None,
+        gate: None,
         when: None,
         delay_ms: 0,
         policy: RetryPolicy::default(),

@@ -17,7 +17,7 @@ use sprag_kernel::{Code, Refusal, StepState};
 
 use super::{Fan, Graph, Kind, ScopeKind, place};
 use crate::ids::Place;
-use crate::store::{Begins, Duties, NewRow, NewStep};
+use crate::store::{Begins, Duties, JobFacts, NewRow, NewStep};
 
 /// The end of an attempt, as its followers see it.
 pub struct End<'a> {
@@ -29,8 +29,8 @@ pub struct End<'a> {
     pub output: Option<&'a str>,
     /// JSON text of the item of its branch, which the rows of its scope keep.
     pub item: Option<&'a str>,
-    /// The job's priority, which its rows inherit.
-    pub priority: i32,
+    /// What never changes about the job: its rows inherit its priority.
+    pub facts: &'a JobFacts,
 }
 
 /// A turn to open.
@@ -53,10 +53,27 @@ impl Graph {
                 service: node.service.clone(),
                 priority: node.priority,
                 delay_ms: node.delay_ms,
+                limit: node.gate.as_ref().map(|gate| gate.limit),
                 begins: if is_born { self.begins(index) } else { Begins::Unborn },
             }
         };
         (0..u32::try_from(self.nodes.len()).expect("steps are limited")).map(step).collect()
+    }
+
+    /// The gate of an attempt at a node; none if its key has no value, which whoever claims it will find.
+    pub fn gate(&self, index: u32, facts: &JobFacts, item: Option<&str>) -> Option<String> {
+        self.node(index).gate.as_ref()?.gate(facts, item).ok()
+    }
+
+    /// The gates of the nodes that a job is born with, by their index; empty if there are none.
+    pub fn gates(&self, facts: &JobFacts) -> Vec<Option<String>> {
+        if self.nodes.iter().all(|node| node.gate.is_none()) {
+            return Vec::new();
+        }
+        let count = u32::try_from(self.nodes.len()).expect("steps are limited");
+        let is_born = |index| self.scopes[0].nodes.contains(&index);
+        let gate = |index| is_born(index).then(|| self.gate(index, facts, None)).flatten();
+        (0..count).map(gate).collect()
     }
 
     /// How a node begins when its scope is opened.
@@ -136,9 +153,10 @@ impl Graph {
             let waits = if begins == Begins::Ready { turn.delay_ms } else { 0 };
             NewRow {
                 place: Place { step_index, branch: end.place.branch, turn: turn.number },
+                gate: self.gate(step_index, end.facts, end.item),
                 item: end.item.map(ToOwned::to_owned),
                 begins,
-                priority: end.priority + node.priority,
+                priority: end.facts.priority + node.priority,
                 delay_ms: node.delay_ms + waits,
             }
         };
@@ -168,15 +186,17 @@ impl Graph {
             let waits = fan.max_parallel.is_some_and(|most| index >= most);
             for step_index in &self.scopes[fan.scope].nodes {
                 let branch = place::branch(end.place.branch, index);
+                let item = item.to_string();
                 let begins = match self.begins(*step_index) {
                     Begins::Ready if waits => Begins::Parked(1),
                     begins => begins,
                 };
                 duties.inserts.push(NewRow {
                     place: Place { step_index: *step_index, branch, turn: end.place.turn },
-                    item: Some(item.to_string()),
+                    gate: self.gate(*step_index, end.facts, Some(&item)),
+                    item: Some(item),
                     begins,
-                    priority: end.priority + self.node(*step_index).priority,
+                    priority: end.facts.priority + self.node(*step_index).priority,
                     delay_ms: self.node(*step_index).delay_ms,
                 });
             }
@@ -184,8 +204,9 @@ impl Graph {
         duties.inserts.push(NewRow {
             place: Place { step_index: gather, ..end.place },
             item: None,
+            gate: None,
             begins: if count == 0 { Begins::Ready } else { Begins::Parked(count) },
-            priority: end.priority,
+            priority: end.facts.priority,
             delay_ms: self.node(gather).delay_ms,
         });
         Ok(())

@@ -23,6 +23,7 @@ use sprag_kernel::retry::{Millis, RetryPolicy};
 
 use crate::batch::keys::BatchPlan;
 use crate::expression::Expression;
+use crate::gate::GatePlan;
 use crate::schema::Schema;
 use keys::{Child, Exec, Http, OnFailure, Wait};
 
@@ -77,6 +78,8 @@ pub struct Node {
     pub payload_schema: Option<Schema>,
     /// Its items, if it is a batch.
     pub batch: Option<BatchPlan>,
+    /// Where it waits until it may start.
+    pub gate: Option<GatePlan>,
     /// It is skipped unless this holds.
     pub when: Option<Expression>,
     /// From its activation to the time it is due.

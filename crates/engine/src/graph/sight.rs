@@ -182,6 +182,7 @@ impl Graph {
         };
         Sight {
             input: json(&held.facts.payload),
+            tenant: Some(held.facts.tenant_id.clone()),
             steps: steps.filter_map(output).collect(),
             item: held.item.as_deref().map(json),
             index: place::index(held.key.branch),

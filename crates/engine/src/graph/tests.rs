@@ -195,6 +195,31 @@ fn a_branch_sees_its_own_steps_and_those_before_the_fan_out_but_not_its_siblings
     refused(&steps("steps.each.output"), "steps[2].steps[1].when", "not over");
 }
 
+#[test]
+fn a_limit_is_checked_when_the_protocol_is_read() {
+    let limit = |limit: &str| format!("  - {{step_id: a, service: s, limit: {limit}}}\n");
+    for (given, place, reason) in [
+        ("{}", "steps[0].limit", "neither max nor rate"),
+        ("{key: tenant}", "steps[0].limit", "neither max nor rate"),
+        ("{max: 0}", "steps[0].limit.max", "from 1 to"),
+        ("{max: 10001}", "steps[0].limit.max", "from 1 to"),
+        ("{rate: {max: 0, per: 1s}}", "steps[0].limit.rate.max", "from 1 to"),
+        ("{rate: {max: 1, per: 0s}}", "steps[0].limit.rate.per", "is 0"),
+        ("{max: 1, key: item}", "steps[0].limit.key", "outside"),
+        ("{max: 1, key: other}", "steps[0].limit.key", "refers to other"),
+        ("{max: 1, key: 'input.list.map(x, x)'}", "steps[0].limit.key", "loop"),
+        ("{max: 1, key: '[tenant]'}", "steps[0].limit.key", "never"),
+    ] {
+        refused(&limit(given), place, reason);
+    }
+    let long = format!("{{max: 1, key: '\"{}\"'}}", "x".repeat(200));
+    refused(&limit(&long), "steps[0].limit.key", "longer");
+    let after = "  - {step_id: a, service: s}\n  \
+                 - {step_id: b, service: s, limit: {max: 1, key: steps.a.output}}\n";
+    refused(after, "steps[1].limit.key", "refers to steps");
+    refused("  - {step_id: a, sleep: 1s, limit: {max: 1}}\n", "steps[0]", "nobody works");
+}
+
 mod expressions {
     use std::collections::BTreeMap;
 
@@ -206,6 +231,7 @@ mod expressions {
         let steps = BTreeMap::from([("a-b".to_owned(), json!({"n": 3, "list": [1, 2, 3]}))]);
         Sight {
             input: json!({"n": 10, "half": 0.5, "name": "x", "many": vec![0; 2_000]}),
+            tenant: Some("acme".to_owned()),
             steps,
             item: Some(json!("i")),
             index: Some(2),
@@ -224,6 +250,7 @@ mod expressions {
             ("{'who': item, 'at': index}", json!({"who": "i", "at": 2})),
             ("has(input.absent) ? input.absent : 'none'", json!("none")),
             ("input.name in ['x', 'y']", json!(true)),
+            ("tenant + ':' + input.name", json!("acme:x")),
             ("steps['a-b'].output.list.all(x, [1, 2, 3].exists(y, y == x))", json!(true)),
         ] {
             let value = Expression::read(source).unwrap().evaluate(&sight());

@@ -16,7 +16,9 @@ impl<S: Store> Heart<S> {
         let Some(mut jobs) = self.submits.next_group() else { return };
         for (job, _) in &mut jobs {
             // A graph looks at what it can see before it runs, and may begin at several places.
-            job.enter = !job.is_graph && self.reserve(&job.steps[0].service);
+            // What has a gate is let in there.
+            let may_enter = !job.is_graph && job.steps[0].limit.is_none();
+            job.enter = may_enter && self.reserve(&job.steps[0].service);
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
@@ -50,6 +52,9 @@ impl<S: Store> Heart<S> {
 
     fn submitted_one(&mut self, job: &NewJob, reply: Reply, submitted: Result<Submitted, Refusal>) {
         let created = submitted.as_ref().is_ok_and(|submitted| submitted.created);
+        if created {
+            self.gates.hint(job.gates.iter().flatten().cloned());
+        }
         match (created, job.enter && job.not_before.is_none()) {
             (true, true) => self.dispatch_later(born(job)),
             (true, false) => self.may_claim = true,
@@ -183,6 +188,10 @@ impl<S: Store> Heart<S> {
         }
         if held.exhausted {
             self.fail_activation(held.key, Code::Leg1AttemptsExhausted);
+            return;
+        }
+        if let Some(reason) = self.has_no_gate(&held) {
+            self.fail_activation_for(held.key, Code::ExpressionFailed, reason);
             return;
         }
         let service = self.service_of(&held);

@@ -20,7 +20,7 @@ use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
-    HandOff, Held, Store, StoreError,
+    HandOff, Held, NewStep, Store, StoreError,
 };
 use crate::worker::{Context, Returned, StopReason};
 
@@ -38,7 +38,7 @@ impl Finishing {
             state,
             output: self.output.as_deref(),
             item: self.held.item.as_deref(),
-            priority: self.held.facts.priority,
+            facts: &self.held.facts,
         }
     }
 }
@@ -393,7 +393,8 @@ impl<S: Store> Heart<S> {
                 plan::finish_in_graph(&finishing.held, policy, (duties, is_tolerated))
             })
         } else {
-            let next = pinned.steps.get(index + 1).filter(|_| self.stopping.is_none());
+            let may_enter = |next: &&NewStep| self.stopping.is_none() && next.limit.is_none();
+            let next = pinned.steps.get(index + 1).filter(may_enter);
             finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
             plan::finish(&finishing.held, policy, finishing.enter_next)
         };
@@ -456,6 +457,7 @@ impl<S: Store> Heart<S> {
         Finishing { held, output, enter_next, .. }: Finishing,
         outcome: FinishOutcome,
     ) -> Result<(), Refusal> {
+        self.finished_at_gate(&held);
         if let FinishOutcome::Done { job_version, entered_next: true, .. } = outcome {
             if !enter_next {
                 // The first try has entered it, and its slot was given back when the answer got lost.

@@ -25,6 +25,7 @@ impl<S: Store> Heart<S> {
     /// A sign of life, and a look at who shows none any more; not right after the store was away, when the
     /// others have not had the time to show any.
     pub(super) fn beat(&mut self) {
+        self.gates.look_anyway();
         let (store, engine) = (self.store.clone(), self.engine);
         let low = self.running.keys().map(|key| key.job_id).min();
         self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
@@ -62,6 +63,7 @@ impl<S: Store> Heart<S> {
         let (store, engine) = (self.store.clone(), self.engine);
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
+        self.gates.look_again();
         self.look_into_inbox();
         self.look_into_outbox();
         self.look_after_running();

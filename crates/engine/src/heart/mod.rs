@@ -13,6 +13,7 @@ mod batch;
 mod callbacks;
 mod control;
 mod doer;
+mod gates;
 mod inbox;
 mod intake;
 mod legs;
@@ -190,6 +191,7 @@ enum Done<W> {
     TakenOver(Answer<Vec<Held>>),
     Looked(Answer<Due>),
     Entered(Answer<Option<Held>>),
+    Admitted(gates::Round, Answer<usize>),
     Learned(String, Answer<Option<String>>),
     TookIn(Answer<usize>),
 }
@@ -223,6 +225,7 @@ pub(crate) struct Heart<S: Store> {
     publishing: HashSet<AttemptKey>,
     reconciling: Reconciling,
     claiming: bool,
+    gates: gates::Watch,
     inbox: inbox::Looking,
     /// Whether the store may have activations that this engine could claim.
     may_claim: bool,
@@ -288,6 +291,7 @@ impl<S: Store> Heart<S> {
             publishing: HashSet::new(),
             reconciling: Reconciling::default(),
             claiming: false,
+            gates: gates::Watch::default(),
             inbox: inbox::Looking::default(),
             may_claim: true,
             away_until: None,
@@ -313,6 +317,7 @@ impl<S: Store> Heart<S> {
             self.services.entry(CONTROL.to_owned()).or_insert_with(Service::control);
             self.may_claim = true;
         }
+        self.gates.is_used(pinned.has_gates);
         self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
     }
 
@@ -429,6 +434,7 @@ impl<S: Store> Heart<S> {
             self.dispatch();
             self.submit();
             self.look_up_claims();
+            self.admit_at_gates();
             self.claim();
         }
     }
@@ -476,6 +482,9 @@ impl<S: Store> Heart<S> {
             Done::Looked(answer) => {
                 let due = self.heard(answer)?.unwrap_or_default();
                 self.may_claim |= due.promoted > 0;
+                if due.promoted > 0 {
+                    self.gates.look_again();
+                }
                 for held in due.held {
                     self.admit(Origin::Due(due.now), held);
                 }
@@ -487,6 +496,7 @@ impl<S: Store> Heart<S> {
                 }
                 Ok(())
             }
+            Done::Admitted(round, answer) => self.admitted(round, answer),
             Done::TookIn(answer) => self.took_in(answer),
             Done::Learned(protocol_id, answer) => {
                 let definition = self.heard(answer)?.flatten();

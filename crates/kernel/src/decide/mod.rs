@@ -8,6 +8,7 @@
 //! | [`rows`] | what of a job and an attempt the rules look at |
 //! | [`submit`] | new job, known job, or key used for something else |
 //! | [`rerun`] | whether an ended job may be run again |
+//! | [`gate`] | who of those that wait at a limit may start, and when |
 //! | [`leg1`] | activation entered; directive written; published or not |
 //! | [`callback`] | ACK, heartbeat, RESULT |
 //! | [`timer`] | ACK timeout, lease expiry, lost owner |
@@ -21,6 +22,7 @@
 pub mod batch;
 pub mod callback;
 pub mod cancel;
+pub mod gate;
 pub mod leg1;
 pub mod leg2;
 pub mod request;

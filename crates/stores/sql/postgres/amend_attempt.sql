@@ -1,4 +1,5 @@
 -- The attempt as a decision under its lock has left it. What waits, for a timer or in the queue, has no owner.
+-- What is to be taken up for its end leaves the line at its gate: it will not run.
 UPDATE sprag.attempt SET state = $6::smallint, ledger = $7::bigint, guid = $8::bigint,
     ending = $9::smallint, content = $10::bytea, outbox = $11::smallint,
     publish_attempts = $12::integer, lease_expires_at = $13::bigint,
@@ -8,6 +9,7 @@ UPDATE sprag.attempt SET state = $6::smallint, ledger = $7::bigint, guid = $8::b
     ready_at = CASE $16::text WHEN 'keep' THEN ready_at
         WHEN 'ready' THEN $22::bigint - priority * $18::bigint END,
     countdown = CASE WHEN $16::text = 'ready' THEN 0 ELSE countdown END,
+    gate = CASE WHEN $16::text = 'ready' AND admitted_at IS NULL THEN NULL ELSE gate END,
     owner = CASE WHEN $16::text NOT IN ('at', 'ready') THEN coalesce($23::bigint, owner) END, lease_id = $24::bigint,
     output = coalesce($19::text, output), error_code = coalesce($20::text, error_code),
     error_message = coalesce($21::text, error_message), version = version + 1,

@@ -11,7 +11,8 @@ WITH alive AS MATERIALIZED (
             AS w (service, most, pick, wish),
         LATERAL (SELECT job_id, step_index, branch, turn, attempt_no, ready_at,
                 ledger / 1000000000000 >= 999 AS exhausted FROM sprag.attempt
-            WHERE service = w.service AND ready_at IS NOT NULL AND (w.pick = 0
+            WHERE service = w.service AND ready_at IS NOT NULL
+                AND (gate IS NULL OR admitted_at IS NOT NULL) AND (w.pick = 0
                 OR (losses + ledger / 1000000000000 >= $5::bigint) = (w.pick = 2))
             ORDER BY ready_at, job_id
             LIMIT w.most FOR UPDATE SKIP LOCKED) AS a

@@ -10,7 +10,8 @@ WITH alive AS MATERIALIZED (
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
 ), message AS MATERIALIZED (
     SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.priority, a.step_id, a.step_type, a.service, a.error_code, a.error_message,
+        a.priority, a.step_id, a.step_type, a.service, a.gate, a.gate_max, a.gate_gap, a.error_code,
+        a.error_message,
         i.open_changes, i.cancelling_changes
     FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
         $8::bigint[], $19::text[], $20::text[]) WITH ORDINALITY
@@ -43,7 +44,7 @@ WITH alive AS MATERIALIZED (
 ), attempts AS (
     UPDATE sprag.attempt a SET state = ($11::smallint[])[p.k], version = a.version + 1,
         ledger = ($12::bigint[])[p.q], guid = ($13::bigint[])[p.q], children = least(p.follows, 1),
-        owner = NULL, updated_at = p.now, completed_at = p.now
+        owner = NULL, admitted_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
         AND a.turn = p.turn AND a.attempt_no = p.attempt_no
@@ -57,14 +58,15 @@ WITH alive AS MATERIALIZED (
         AND a.branch = p.branch AND a.turn = p.turn AND a.attempt_no = p.first_attempt_no
 ), next_attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
-        losses, timer_at, created_at, updated_at, priority, step_id, step_type, service)
+        losses, timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max,
+        gate_gap)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($11::smallint[])[p.k], 1, 0,
         ($16::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, p.priority, p.step_id,
-        p.step_type, p.service
+        p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
     FROM plan p WHERE p.follows = 2
 ), waiting AS (
     UPDATE sprag.attempt a SET state = ($21::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
-        timer_at = NULL, updated_at = p.now, completed_at = p.now
+        timer_at = NULL, admitted_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE p.p = 2 AND p.is_last AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
 ), jobs AS (

@@ -10,7 +10,8 @@ WITH alive AS MATERIALIZED (
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
 ), message AS MATERIALIZED (
     SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.priority, a.delay_ms, a.waits_until, a.item, a.step_id, a.step_type, a.service, a.error_code, a.error_message
+        a.priority, a.delay_ms, a.waits_until, a.item, a.step_id, a.step_type, a.service, a.gate, a.gate_max,
+        a.gate_gap, a.error_code, a.error_message
     FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
         $8::bigint[]) WITH ORDINALITY AS i (job_id, step_index, branch, turn, attempt_no, version, n)
         JOIN sprag.attempt a ON a.job_id = i.job_id AND a.step_index = i.step_index
@@ -43,7 +44,8 @@ WITH alive AS MATERIALIZED (
     FOR UPDATE OF a SKIP LOCKED
 ), closed AS (
     UPDATE sprag.attempt a SET state = ($13::smallint[])[w.n], version = a.version + 1, ready_at = NULL,
-        timer_at = NULL, owner = NULL, countdown = 0, updated_at = w.now, completed_at = w.now
+        timer_at = NULL, owner = NULL, countdown = 0, admitted_at = NULL, updated_at = w.now,
+        completed_at = w.now
     FROM waiting w
     WHERE a.job_id = w.job_id AND a.step_index = w.step_index AND a.branch = w.branch
         AND a.turn = w.turn AND a.attempt_no = w.attempt_no
@@ -62,17 +64,18 @@ WITH alive AS MATERIALIZED (
 ), attempts AS (
     UPDATE sprag.attempt a SET state = ($14::smallint[])[p.k], version = a.version + 1,
         ledger = ($15::bigint[])[p.q], guid = ($16::bigint[])[p.q], children = p.children,
-        closed_parked = p.closed, owner = NULL, updated_at = p.now, completed_at = p.now
+        closed_parked = p.closed, owner = NULL, admitted_at = NULL, updated_at = p.now,
+        completed_at = p.now
     FROM plan p
     WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
         AND a.turn = p.turn AND a.attempt_no = p.attempt_no
 ), next_attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
-        losses, timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id,
-        step_type, service)
+        losses, timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type,
+        service, gate, gate_max, gate_gap)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($14::smallint[])[p.k], 1, 0,
         ($17::integer[])[p.n], p.now + ($18::bigint[])[p.n], p.now, p.now, p.priority, p.delay_ms,
-        p.waits_until, p.item, p.step_id, p.step_type, p.service
+        p.waits_until, p.item, p.step_id, p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
     FROM plan p WHERE p.follows = 2
 ), activated AS (
     UPDATE sprag.attempt a SET version = a.version + 1, updated_at = d.now,
@@ -100,16 +103,17 @@ WITH alive AS MATERIALIZED (
         AND a.turn = d.turn AND a.attempt_no = d.attempt_no
 ), opened AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, item,
-        countdown, ready_at, timer_at, priority, delay_ms, step_id, step_type, service, created_at,
-        updated_at)
+        countdown, ready_at, timer_at, priority, delay_ms, step_id, step_type, service, gate, gate_max,
+        gate_gap, created_at, updated_at)
     SELECT p.job_id, u.step_index, u.branch, u.turn, 1, 0, 1, 0, u.item, u.countdown,
         CASE WHEN u.begins = 1 AND u.delay_ms = 0 THEN p.now - u.priority * $19::bigint END,
         CASE WHEN u.begins = 1 AND u.delay_ms > 0 THEN p.now + u.delay_ms END,
-        u.priority, u.delay_ms, u.step_id, u.step_type, u.service, p.now, p.now
+        u.priority, u.delay_ms, u.step_id, u.step_type, u.service, u.gate, u.gate_max, u.gate_gap,
+        p.now, p.now
     FROM unnest($28::integer[], $29::integer[], $30::bigint[], $31::integer[], $32::text[],
         $33::smallint[], $34::integer[], $35::integer[], $36::bigint[], $37::text[], $38::text[],
-        $39::text[]) AS u (n, step_index, branch, turn, item, begins, countdown, priority, delay_ms,
-        step_id, step_type, service) JOIN plan p ON p.n = u.n
+        $39::text[], $43::text[], $44::integer[], $45::bigint[]) AS u (n, step_index, branch, turn, item,
+        begins, countdown, priority, delay_ms, step_id, step_type, service, gate, gate_max, gate_gap) JOIN plan p ON p.n = u.n
     WHERE p.follows = 1
 ), jobs AS (
     UPDATE sprag.job j SET semaphore = p.after, version = j.version + p.ordinal,

@@ -77,6 +77,8 @@ CREATE TABLE sprag.attempt (
     owner bigint,
     ready_at bigint,
     timer_at bigint,
+    admitted_at bigint CHECK (admitted_at IS NULL OR gate IS NOT NULL),
+    gate_gap bigint CHECK (gate_gap > 0),
     lease_id bigint,
     lease_expires_at bigint,
     sent_at bigint,
@@ -93,6 +95,7 @@ CREATE TABLE sprag.attempt (
     publish_attempts integer NOT NULL DEFAULT 0,
     losses integer NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0,
+    gate_max integer CHECK (gate_max > 0),
     state smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
     ending smallint CHECK (ending BETWEEN 1 AND 11),
     outbox smallint CHECK (outbox BETWEEN 0 AND 2),
@@ -100,6 +103,7 @@ CREATE TABLE sprag.attempt (
     step_id text NOT NULL,
     step_type text NOT NULL,
     service text NOT NULL,
+    gate text,
     claim_id text,
     waits_for text,
     progress text,
@@ -113,8 +117,14 @@ CREATE TABLE sprag.attempt (
 
 -- What can be claimed, and what must be looked at when its time has come. Nothing else is indexed that
 -- changes, and the fast path touches neither column, so that its updates stay on their page.
-CREATE INDEX attempt_ready ON sprag.attempt (service, ready_at, job_id) WHERE ready_at IS NOT NULL;
+CREATE INDEX attempt_ready ON sprag.attempt (service, ready_at, job_id)
+WHERE ready_at IS NOT NULL AND (gate IS NULL OR admitted_at IS NOT NULL);
 CREATE INDEX attempt_timer ON sprag.attempt (timer_at, job_id) WHERE timer_at IS NOT NULL;
+-- An attempt with a gate that is due stands in line there until it is admitted, and then holds its slot until
+-- it is over. Claims see neither the line nor how long it is.
+CREATE INDEX attempt_line ON sprag.attempt (gate, ready_at, job_id)
+WHERE ready_at IS NOT NULL AND gate IS NOT NULL AND admitted_at IS NULL;
+CREATE INDEX attempt_admitted ON sprag.attempt (gate) WHERE admitted_at IS NOT NULL;
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON sprag.attempt (claim_id)
 WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
@@ -242,6 +252,13 @@ CREATE TABLE sprag.tenant (
     max_open integer NOT NULL CHECK (max_open >= 0),
     open_jobs integer NOT NULL CHECK (open_jobs >= 0)
 ) WITH (fillfactor = 50);
+
+-- Gates with a rate: no start before this time, in microseconds. One whose time has passed needs no row.
+CREATE TABLE sprag.gate (
+    gate text PRIMARY KEY,
+    arrival_us bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX gate_arrival ON sprag.gate (arrival_us);
 
 -- What the closing commit of a job has left to do for the world outside: recorded once, delivered at least
 -- once. The time is when to deliver it, or to deliver it again if its deliverer is not heard of.

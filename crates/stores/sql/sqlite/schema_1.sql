@@ -84,6 +84,10 @@ CREATE TABLE attempt (
     owner INTEGER,
     ready_at INTEGER,
     timer_at INTEGER,
+    gate TEXT,
+    gate_max INTEGER CHECK (gate_max > 0),
+    gate_gap INTEGER CHECK (gate_gap > 0),
+    admitted_at INTEGER CHECK (admitted_at IS NULL OR gate IS NOT NULL),
     lease_id INTEGER,
     lease_expires_at INTEGER,
     outbox INTEGER CHECK (outbox BETWEEN 0 AND 2),
@@ -110,8 +114,14 @@ CREATE TABLE attempt (
 
 -- What can be claimed, and what must be looked at when its time has come. Nothing else is indexed that
 -- changes.
-CREATE INDEX attempt_ready ON attempt (service, ready_at) WHERE ready_at IS NOT NULL;
+CREATE INDEX attempt_ready ON attempt (service, ready_at)
+WHERE ready_at IS NOT NULL AND (gate IS NULL OR admitted_at IS NOT NULL);
 CREATE INDEX attempt_timer ON attempt (timer_at) WHERE timer_at IS NOT NULL;
+-- An attempt with a gate that is due stands in line there until it is admitted, and then holds its slot until
+-- it is over. Claims see neither the line nor how long it is.
+CREATE INDEX attempt_line ON attempt (gate, ready_at)
+WHERE ready_at IS NOT NULL AND gate IS NOT NULL AND admitted_at IS NULL;
+CREATE INDEX attempt_admitted ON attempt (gate) WHERE admitted_at IS NOT NULL;
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON attempt (claim_id) WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
 
@@ -236,6 +246,13 @@ CREATE TABLE tenant (
     max_open INTEGER NOT NULL CHECK (max_open >= 0),
     open_jobs INTEGER NOT NULL CHECK (open_jobs >= 0)
 ) WITHOUT ROWID;
+
+-- Gates with a rate: no start before this time, in microseconds. One whose time has passed needs no row.
+CREATE TABLE gate (
+    gate TEXT PRIMARY KEY,
+    arrival_us INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX gate_arrival ON gate (arrival_us);
 
 -- What the closing commit of a job has left to do for the world outside: recorded once, delivered at least
 -- once. The time is when to deliver it, or to deliver it again if its deliverer is not heard of.
@@ -394,8 +411,8 @@ WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
         AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
 BEGIN
     UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid,
-        children = NEW.children, version = version + 1, owner = NULL, updated_at = NEW.now,
-        completed_at = NEW.now
+        children = NEW.children, version = version + 1, owner = NULL, admitted_at = NULL,
+        updated_at = NEW.now, completed_at = NEW.now
     WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
         AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 
@@ -407,15 +424,15 @@ BEGIN
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = 1;
 
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
-        timer_at, created_at, updated_at, priority, step_id, step_type, service)
+        timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max, gate_gap)
     SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
-        NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service
+        NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service, gate, gate_max, gate_gap
     FROM attempt
     WHERE NEW.follows = 2 AND job_id = NEW.job_id AND step_index = NEW.step_index
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 
     UPDATE attempt SET state = NEW.cancels_waiting, version = version + 1, ready_at = NULL,
-        timer_at = NULL, updated_at = NEW.now, completed_at = NEW.now
+        timer_at = NULL, admitted_at = NULL, updated_at = NEW.now, completed_at = NEW.now
     WHERE NEW.cancels_waiting IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5)
         AND ending IS NULL;
 
@@ -444,8 +461,8 @@ END;
 
 -- The same for a message of a graph. Which plan it takes is found in the writer's transaction. What its end
 -- opens and counts down comes as JSON: places as [step_index, branch, turn], new rows as [step_index,
--- branch, turn, item, is_open, countdown, priority, delay_ms, step_id, step_type, service]. If the job is
--- ending, `closes_to` is what every obligation becomes that nobody has begun, and with `closes_all` every
+-- branch, turn, item, is_open, countdown, priority, delay_ms, step_id, step_type, service, gate, gate_max,
+-- gate_gap]. If the job is ending, `closes_to` is what every obligation becomes that nobody has begun, and with `closes_all` every
 -- step that waits at all.
 CREATE VIEW finish_graph_op AS
 SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
@@ -463,6 +480,7 @@ WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
 BEGIN
     UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid,
         children = NEW.children, closed_parked = NEW.closed, version = version + 1, owner = NULL,
+        admitted_at = NULL,
         updated_at = NEW.now, completed_at = NEW.now
     WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
         AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
@@ -483,26 +501,27 @@ BEGIN
 
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, item,
         countdown, ready_at, timer_at, priority, delay_ms, step_id, step_type, service, created_at,
-        updated_at)
+        updated_at, gate, gate_max, gate_gap)
     SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1, 0, 1, 0, value ->> 3, value ->> 5,
         iif(value ->> 4 AND value ->> 5 = 0 AND value ->> 7 = 0,
             NEW.now - (value ->> 6) * NEW.ageing_ms, NULL),
         iif(value ->> 4 AND value ->> 5 = 0 AND value ->> 7 > 0, NEW.now + (value ->> 7), NULL),
-        value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, NEW.now, NEW.now
+        value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, NEW.now, NEW.now,
+        value ->> 11, value ->> 12, value ->> 13
     FROM json_each(NEW.inserts);
 
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
-        timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type,
-        service)
+        timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type, service,
+        gate, gate_max, gate_gap)
     SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
-        NEW.due_at, NEW.now, NEW.now, priority, delay_ms, waits_until, item, step_id, step_type,
-        service
+        NEW.due_at, NEW.now, NEW.now, priority, delay_ms, waits_until, item, step_id, step_type, service,
+        gate, gate_max, gate_gap
     FROM attempt
     WHERE NEW.due_at IS NOT NULL AND job_id = NEW.job_id AND step_index = NEW.step_index
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 
     UPDATE attempt SET state = NEW.closes_to, version = version + 1, ready_at = NULL, timer_at = NULL,
-        owner = NULL, countdown = 0, updated_at = NEW.now, completed_at = NEW.now
+        owner = NULL, countdown = 0, admitted_at = NULL, updated_at = NEW.now, completed_at = NEW.now
     WHERE NEW.closes_to IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5) AND ending IS NULL
         AND (NEW.closes_all OR ready_at IS NOT NULL OR timer_at IS NOT NULL OR owner IS NOT NULL
             OR countdown > 0 OR ledger >= 1000000000000);

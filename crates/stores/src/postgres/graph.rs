@@ -12,7 +12,7 @@ use super::legs::ordinal;
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
 use super::slice::{Keys, code, column, signed, span};
-use super::submit::begins;
+use super::submit::{begins, gate_gap, gate_max};
 use crate::AGEING_MS;
 
 type Slice<'a> = Vec<(usize, &'a FinishWrite)>;
@@ -124,6 +124,9 @@ async fn finish_slice(
                 &per_plan(slice, |plan| code(plan.job_closed)),
                 &per_plan(slice, |plan| plan.changes.as_str()),
                 &column(slice, |write| tasks(&write.tasks)),
+                &rows.iter().map(|(row, _)| row.gate.as_deref()).collect::<Vec<_>>(),
+                &rows.iter().map(|(_, step)| gate_max(step)).collect::<Vec<_>>(),
+                &rows.iter().map(|(_, step)| gate_gap(step)).collect::<Vec<_>>(),
             ],
         )
         .await?;

@@ -16,6 +16,7 @@ mod engines;
 mod failure;
 mod feed;
 mod finish;
+mod gates;
 mod graph;
 mod inbox;
 mod legs;
@@ -36,6 +37,7 @@ mod worker;
 
 use std::time::Duration;
 
+use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
@@ -273,6 +275,20 @@ impl Store for PostgresStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         read::audit(&self.pools).await
+    }
+}
+
+impl Gates for PostgresStore {
+    async fn admit(&self, engine: EngineNo, gates: Vec<String>) -> Answer<usize> {
+        gates::admit(&self.pools, engine, &gates).await
+    }
+
+    async fn lines(&self, after: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        gates::lines(&self.pools, after.as_deref(), limit).await
+    }
+
+    async fn gate(&self, gate: &str) -> Answer<GateView> {
+        gates::gate(&self.pools, gate).await
     }
 }
 

@@ -17,6 +17,7 @@ use super::rows::{
     unsigned_long,
 };
 use super::slice::{code, signed};
+use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold};
 use crate::countdowns::{self, Spot};
 
@@ -82,25 +83,38 @@ pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<Attempt
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at, a.waits_for
+             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at
          FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
              LEFT JOIN sprag.service s ON s.service = a.service
              LEFT JOIN sprag.served v ON v.service = a.service WHERE a.job_id = $1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
     let rows = pools.read(&sql, &[&job_id.uuid()]).await?;
-    rows.iter().map(attempt_view).collect()
+    let mut views = rows.iter().map(attempt_view).collect::<Answer<Vec<_>>>()?;
+    for view in views.iter_mut().filter(|view| view.is_in_line).take(MAX_LINES) {
+        if let Some((gate, _)) = &view.gate {
+            view.line = Some(super::gates::gate(pools, gate).await?);
+        }
+    }
+    Ok(views)
 }
 
 fn attempt_view(row: &Row) -> Answer<AttemptView> {
     let key = key(row)?;
+    let gate = get::<Option<String>>(row, HELD_WIDTH + 15)?;
+    let is_due = get::<Option<i64>>(row, HELD_WIDTH + 3)?.is_some();
+    let is_admitted = get::<Option<i64>>(row, HELD_WIDTH + 17)?.is_some();
+    let gate_max = get::<Option<i32>>(row, HELD_WIDTH + 16)?.map(i32::cast_unsigned);
     Ok(AttemptView {
         key,
         row: attempt_row(row, &key)?,
         step_id: get(row, HELD_WIDTH)?,
         service: get(row, HELD_WIDTH + 1)?,
         owner: get::<Option<i64>>(row, HELD_WIDTH + 2)?.map(EngineNo),
-        is_ready: get::<Option<i64>>(row, HELD_WIDTH + 3)?.is_some(),
+        is_ready: is_due && (gate.is_none() || is_admitted),
+        is_in_line: is_due && gate.is_some() && !is_admitted,
+        line: None,
+        gate: gate.map(|gate| (gate, gate_max)),
         is_paused: get(row, HELD_WIDTH + 10)?,
         timer_at: time(row, HELD_WIDTH + 4)?,
         output: get(row, HELD_WIDTH + 5)?,

@@ -150,6 +150,9 @@ struct Beginnings {
     shape: Vec<i32>,
     not_before: Vec<i64>,
     enter: Vec<bool>,
+    /// So many for each job: as many as the longest has steps, if any has a gate at all.
+    gates: Vec<Option<String>>,
+    gates_each: i32,
     /// Every different list of steps, with the protocol that it belongs to.
     shapes: Vec<(String, Arc<[NewStep]>)>,
 }
@@ -169,6 +172,8 @@ impl Beginnings {
             })
         });
         let shape = shape.map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
+        let most = sorted.iter().map(|job| job.gates.len()).max().unwrap_or(0);
+        let gates_of = |job: &&NewJob| (0..most).map(|n| job.gate(n).map(str::to_owned)).collect();
         Self {
             job_id: sorted.iter().map(|job| job.facts.job_id.uuid()).collect(),
             shape,
@@ -177,6 +182,8 @@ impl Beginnings {
                 .map(|job| i64::try_from(job.not_before.unwrap_or(0)).unwrap_or(i64::MAX))
                 .collect(),
             enter: sorted.iter().map(|job| job.enter).collect(),
+            gates: sorted.iter().flat_map::<Vec<_>, _>(gates_of).collect(),
+            gates_each: i32::try_from(most).unwrap_or(i32::MAX),
             shapes,
         }
     }
@@ -255,10 +262,24 @@ pub(super) async fn insert(
                 &steps.iter().map(|(.., step)| begins(step.begins)).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., s)| signed(s.begins.countdown())).collect::<Vec<_>>(),
                 &steps.iter().map(|(.., step)| span(step.delay_ms)).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| gate_max(step)).collect::<Vec<_>>(),
+                &steps.iter().map(|(.., step)| gate_gap(step)).collect::<Vec<_>>(),
+                &begin.gates,
+                &begin.gates_each,
             ],
         )
         .await?;
     rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
+}
+
+/// How many may run at the gate of a step.
+pub(super) fn gate_max(step: &NewStep) -> Option<i32> {
+    step.limit?.max.map(signed)
+}
+
+/// From one start at the gate of a step to the next, in microseconds.
+pub(super) fn gate_gap(step: &NewStep) -> Option<i64> {
+    step.limit?.gap_us.map(span)
 }
 
 /// What a statement calls the beginning of a row: 1 if it is activated, 0 if it waits for others.

@@ -164,6 +164,9 @@ fn inserts(duties: &Duties) -> String {
             step.step_id,
             step.step_type,
             step.service,
+            row.gate,
+            step.limit.and_then(|limit| limit.max),
+            step.limit.and_then(|limit| limit.gap_us),
         ])
     });
     Value::Array(rows.collect()).to_string()

@@ -38,6 +38,7 @@ fn claim_service(
     let sql = format!(
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
          WHERE a.service = ?1 AND a.ready_at IS NOT NULL
+             AND (a.gate IS NULL OR a.admitted_at IS NOT NULL)
              AND (?3 = 0 OR (a.losses + a.ledger / 1000000000000 >= ?4) = (?3 = 2))
          ORDER BY a.ready_at LIMIT ?2"
     );

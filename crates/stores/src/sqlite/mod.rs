@@ -11,6 +11,7 @@ mod batch;
 mod clock;
 mod engines;
 mod feed;
+mod gates;
 mod graph;
 mod inbox;
 mod legs;
@@ -31,6 +32,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
@@ -313,6 +315,21 @@ impl Store for SqliteStore {
 
     async fn audit(&self) -> Answer<Vec<Check>> {
         self.readers.run(read::audit).await
+    }
+}
+
+impl Gates for SqliteStore {
+    async fn admit(&self, engine: EngineNo, gates: Vec<String>) -> Answer<usize> {
+        self.writer.run(move |tx| gates::admit(tx, engine, &gates)).await
+    }
+
+    async fn lines(&self, after: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        self.readers.run(move |tx| gates::lines(tx, after.as_deref(), limit)).await
+    }
+
+    async fn gate(&self, gate: &str) -> Answer<GateView> {
+        let gate = gate.to_owned();
+        self.readers.run(move |tx| gates::gate(tx, &gate)).await
     }
 }
 

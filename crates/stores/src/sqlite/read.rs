@@ -9,6 +9,7 @@ use sprag_kernel::machine::State;
 
 use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_row, key, state};
 use super::writer::Tx;
+use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold};
 use crate::countdowns::{self, Spot};
 
@@ -79,23 +80,30 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at, a.waits_for
+             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service
              LEFT JOIN served v ON v.service = a.service WHERE a.job_id = ?1
          ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
     );
-    tx.all(&sql, params![job_id.as_bytes()], |row| {
+    let mut views = tx.all(&sql, params![job_id.as_bytes()], |row| {
         let key = key(row)?;
         let attempt = attempt_row(row, &key)?;
         let view = || -> rusqlite::Result<AttemptView> {
+            let gate = row.get::<_, Option<String>>(HELD_WIDTH + 15)?;
+            let is_due = row.get::<_, Option<i64>>(HELD_WIDTH + 3)?.is_some();
+            let is_admitted = row.get::<_, Option<i64>>(HELD_WIDTH + 17)?.is_some();
+            let gate_max = row.get(HELD_WIDTH + 16)?;
             Ok(AttemptView {
                 key,
                 row: attempt,
                 step_id: row.get(HELD_WIDTH)?,
                 service: row.get(HELD_WIDTH + 1)?,
                 owner: row.get::<_, Option<i64>>(HELD_WIDTH + 2)?.map(EngineNo),
-                is_ready: row.get::<_, Option<i64>>(HELD_WIDTH + 3)?.is_some(),
+                is_ready: is_due && (gate.is_none() || is_admitted),
+                is_in_line: is_due && gate.is_some() && !is_admitted,
+                line: None,
+                gate: gate.map(|gate| (gate, gate_max)),
                 is_paused: row.get(HELD_WIDTH + 10)?,
                 timer_at: row.get(HELD_WIDTH + 4)?,
                 output: row.get(HELD_WIDTH + 5)?,
@@ -110,7 +118,13 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
             })
         };
         view().map_err(|error| failed(&error))
-    })
+    })?;
+    for view in views.iter_mut().filter(|view| view.is_in_line).take(MAX_LINES) {
+        if let Some((gate, _)) = &view.gate {
+            view.line = Some(super::gates::gate(tx, gate)?);
+        }
+    }
+    Ok(views)
 }
 
 /// How activities have ended, each the newest attempt at its place.

@@ -154,6 +154,9 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
                 step.service,
                 step.begins.countdown(),
                 i64::try_from(step.delay_ms).unwrap_or(i64::MAX / 2),
+                job.gate(index),
+                step.limit.and_then(|limit| limit.max),
+                step.limit.and_then(|limit| limit.gap_us),
             ],
         )?;
     }
@@ -184,7 +187,7 @@ impl Activation {
         let due = not_before.max((delay > 0).then_some(tx.now + delay));
         if let Some(due) = due.filter(|due| *due > tx.now) {
             this.timer_at = Some(due);
-        } else if may_enter {
+        } else if may_enter && step.limit.is_none() {
             this.ledger = this.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
             this.owner = Some(engine.0);
         } else {
