@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`bus`] | a bus that loses, repeats, delays and reorders |
 //! | [`cluster`] | a Postgres server of one's own, that can be killed |
+//! | [`cutter`] | a way to that server that is cut at a request, before or after it is done |
 //! | `tests/suite` | one conformance suite, run on both stores, and both driven with the same random commands |
 //! | `tests/engine` | whole jobs, from submit to closed |
 //! | `tests/kill` | processes ended at every crash point and at random |
@@ -13,3 +14,4 @@
 
 pub mod bus;
 pub mod cluster;
+pub mod cutter;

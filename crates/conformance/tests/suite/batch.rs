@@ -476,7 +476,7 @@ async fn opened<W: World>(play: &Play<W>) -> (Held, BatchPoint) {
 }
 
 /// So many successes behind this point.
-fn committed(held: &Held, from: BatchPoint, seqs: u64, total: Option<u64>) -> BatchWrite {
+pub fn committed(held: &Held, from: BatchPoint, seqs: u64, total: Option<u64>) -> BatchWrite {
     let cursor = from.resume.cursor + seqs;
     let counts = Counts { success: cursor, ..Counts::default() };
     let outputs: Vec<String> = (from.resume.cursor..cursor).map(|seq| format!("{seq}\n")).collect();

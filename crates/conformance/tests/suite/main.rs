@@ -14,6 +14,7 @@ mod built_in;
 mod bus;
 mod cases;
 mod clock;
+mod cuts;
 mod cycles;
 mod differential;
 mod engines;

@@ -1,0 +1,180 @@
+//! A way to a server that is cut at a request which a test names: on the way there, so that the server never
+//! hears of it, or on the way back, so that it is done and nobody is told.
+//!
+//! A request is what a client waits for the end of: in the protocol of Postgres a query (`Q`) or a sync (`S`)
+//! with all that was sent since the one before. Requests are counted over all connections. After the cut the
+//! way is open again, for whoever connects anew.
+
+#![allow(clippy::unwrap_used)] // a test that cannot have its way ends here
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::cluster::Cluster;
+
+/// The name of a server's socket in its folder.
+const SOCKET: &str = ".s.PGSQL.5432";
+/// The longest message that is passed on: anything more is a fault of this file.
+const MAX_MESSAGE: u32 = 1 << 26;
+
+/// What a client asks before anything else if it would rather have TLS: the number of that request.
+const TLS_WANTED: [u8; 4] = 80_877_103_u32.to_be_bytes();
+
+/// Where the way is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The server never hears of the request.
+    There,
+    /// The server has done it.
+    Back,
+}
+
+/// The way to a server.
+pub struct Cutter {
+    folder: TempDir,
+    plan: Arc<Plan>,
+    door: JoinHandle<()>,
+}
+
+impl Cutter {
+    /// A way to this server.
+    pub fn before(cluster: &Cluster) -> Self {
+        let folder = tempfile::Builder::new().prefix("sprag-cut").tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let (plan, server) = (Arc::<Plan>::default(), cluster.folder().join(SOCKET));
+        let shared = plan.clone();
+        let door = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let server = UnixStream::connect(&server).await.unwrap();
+                let plan = shared.clone();
+                // Either side may go away at any time, which ends the relay.
+                tokio::spawn(async move { drop(relay(client, server, &plan).await) });
+            }
+        });
+        Self { folder, plan, door }
+    }
+
+    /// The URL of a database on this way.
+    pub fn url(&self, database: &str) -> String {
+        format!("host={} user=sprag dbname={database}", self.folder.path().display())
+    }
+
+    /// Cuts the way at the `request`th request from now on, counted from 1.
+    pub fn arm(&self, request: u32, side: Side) {
+        *self.plan.armed() = Some((request, side));
+    }
+
+    /// Whether the way was cut since it was armed; from now on it is not.
+    pub fn disarm(&self) -> bool {
+        self.plan.armed().take().is_none()
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.door.abort();
+    }
+}
+
+#[derive(Default)]
+struct Plan(Mutex<Option<(u32, Side)>>);
+
+impl Plan {
+    fn armed(&self) -> std::sync::MutexGuard<'_, Option<(u32, Side)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request; says whether it is the one, once.
+    fn strikes(&self) -> Option<Side> {
+        let mut armed = self.armed();
+        let (left, side) = (*armed)?;
+        *armed = (left > 1).then_some((left - 1, side));
+        (left == 1).then_some(side)
+    }
+}
+
+async fn relay(mut client: UnixStream, mut server: UnixStream, plan: &Plan) -> io::Result<()> {
+    let mut hello = read(&mut client, None).await?;
+    if hello[4..8] == TLS_WANTED {
+        client.write_all(b"N").await?;
+        hello = read(&mut client, None).await?;
+    }
+    server.write_all(&hello).await?;
+    let (mut asks, hears) = client.into_split();
+    let (answers, mut serves) = server.into_split();
+    let back = Arc::new(Back::default());
+    let way_back = tokio::spawn(answer(answers, hears, back.clone()));
+    let asked = ask(&mut asks, &mut serves, (plan, &back)).await;
+    way_back.abort();
+    asked
+}
+
+/// What the way back is told, and tells.
+#[derive(Default)]
+struct Back {
+    is_cut: AtomicBool,
+    done: Notify,
+}
+
+/// Passes requests on, each as a whole.
+async fn ask(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    (plan, back): (&Plan, &Back),
+) -> io::Result<()> {
+    let mut request = Vec::new();
+    loop {
+        let kind = from.read_u8().await?;
+        request.extend(read(from, Some(kind)).await?);
+        if !b"QSX".contains(&kind) {
+            continue;
+        }
+        let strikes = if kind == b'X' { None } else { plan.strikes() };
+        match strikes {
+            None => to.write_all(&request).await?,
+            Some(Side::There) => return Ok(()),
+            Some(Side::Back) => {
+                back.is_cut.store(true, Ordering::SeqCst);
+                to.write_all(&request).await?;
+                back.done.notified().await;
+                return Ok(());
+            }
+        }
+        request.clear();
+    }
+}
+
+/// Passes answers on until the way is cut, and then waits for the end of what the server does.
+async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, back: Arc<Back>) {
+    while let Ok(kind) = from.read_u8().await {
+        let Ok(message) = read(&mut from, Some(kind)).await else { break };
+        if !back.is_cut.load(Ordering::SeqCst) {
+            if to.write_all(&message).await.is_err() {
+                break;
+            }
+        } else if kind == b'Z' {
+            break;
+        }
+    }
+    back.done.notify_one();
+}
+
+/// A message with its kind, which only the first one of a connection lacks.
+async fn read(from: &mut (impl AsyncRead + Unpin), kind: Option<u8>) -> io::Result<Vec<u8>> {
+    let length = from.read_u32().await?;
+    assert!((4..MAX_MESSAGE).contains(&length), "a message of the protocol");
+    let mut message: Vec<u8> = kind.into_iter().chain(length.to_be_bytes()).collect();
+    let head = message.len();
+    message.resize(head + length as usize - 4, 0);
+    from.read_exact(&mut message[head..]).await?;
+    Ok(message)
+}
