@@ -18,9 +18,10 @@ use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::signals::Signal;
-use sprag_engine::store::{AttemptView, Store, StoreError};
+use sprag_engine::store::{AttemptView, JobFilter, Store, StoreError};
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Handler, TransactionalHandler};
+use sprag_kernel::State;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
@@ -36,7 +37,7 @@ pub(crate) const LAST_STEP: usize = 2;
 /// How a victim exits that its store has turned away.
 pub(crate) const GONE: i32 = 3;
 /// How long the script may take; a job that does not end is found here.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What a victim does, as `SPRAG_ROLE` names it.
 pub(crate) const LOAD: &str = "load";
@@ -180,7 +181,10 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, all_closed).await.expect("every job ends and is told");
+    if tokio::time::timeout(LIMIT, all_closed).await.is_err() {
+        show_open(engine.store()).await;
+        panic!("every job ends and is told");
+    }
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled(), "it works until it is stopped");
     // Nothing is given back in this script: at least the call is made.
@@ -200,6 +204,21 @@ async fn say_early_and_late<S: Store>(engine: &Engine<S>, job_id: JobId) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     say("late").await.unwrap();
+}
+
+/// What has not ended, for whoever wants to know why.
+async fn show_open<S: Store>(store: &S) {
+    eprintln!("{:?} tasks are not delivered", store.undelivered().await);
+    let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
+    for job in store.jobs(filter).await.unwrap() {
+        if job.row.state.is_terminal() {
+            continue;
+        }
+        eprintln!("{}: {:?}", job.facts.job_id, job.row);
+        for attempt in store.attempts(job.facts.job_id).await.unwrap() {
+            eprintln!("  {attempt:?}");
+        }
+    }
 }
 
 /// A worker that pulls: it acknowledges, shows that it is alive, reports twice, and says something stale.
