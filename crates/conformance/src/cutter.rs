@@ -109,11 +109,11 @@ async fn relay(mut client: UnixStream, mut server: UnixStream, plan: &Plan) -> i
         hello = read(&mut client, None).await?;
     }
     server.write_all(&hello).await?;
-    let (mut asks, hears) = client.into_split();
-    let (answers, mut serves) = server.into_split();
+    let (mut from_client, to_client) = client.into_split();
+    let (from_server, mut to_server) = server.into_split();
     let back = Arc::new(Back::default());
-    let way_back = tokio::spawn(answer(answers, hears, back.clone()));
-    let asked = ask(&mut asks, &mut serves, (plan, &back)).await;
+    let way_back = tokio::spawn(answer(from_server, to_client, back.clone()));
+    let asked = ask(&mut from_client, &mut to_server, (plan, &back)).await;
     way_back.abort();
     asked
 }

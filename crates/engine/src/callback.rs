@@ -13,8 +13,10 @@ use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
+use crate::context::MAX_PROGRESS_BYTES;
 use crate::directive::Failure;
 use crate::ids::JobId;
+use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::names::check_name;
 
 /// The most directives that one claim gets.
@@ -157,6 +159,33 @@ pub enum Callback {
 }
 
 impl Callback {
+    /// The callback as every store can keep it. What is too large or cannot be kept at all is refused before
+    /// any store is asked, so that it holds up nobody else; the words of a failure are cut.
+    pub(crate) fn admitted(self, fence: &Fence, max_output_bytes: usize) -> Result<Self, Refusal> {
+        check_name("stepId", &fence.step_id)?;
+        let check = |what, value: Option<&Value>, limit| match value {
+            Some(value) => check_json(what, &value.to_string(), limit),
+            None => Ok(()),
+        };
+        match self {
+            Self::Ack => Ok(Self::Ack),
+            Self::Heartbeat(progress) => {
+                check("progress", progress.as_ref(), MAX_PROGRESS_BYTES)?;
+                Ok(Self::Heartbeat(progress))
+            }
+            Self::Result(Completion { result, output_ref }) => {
+                check("output", result.as_ref().ok(), max_output_bytes)?;
+                check("output_ref", output_ref.as_ref(), max_output_bytes)?;
+                let result = result.map_err(|failure| Failure {
+                    code: storable(&failure.code, MAX_CODE_BYTES),
+                    message: storable(&failure.message, MAX_MESSAGE_BYTES),
+                    ..failure
+                });
+                Ok(Self::Result(Completion { result, output_ref }))
+            }
+        }
+    }
+
     /// The name in records.
     pub fn name(&self) -> &'static str {
         match self {

@@ -17,6 +17,7 @@ use sprag_engine::ids::{EngineNo, JobId, RequestId};
 use sprag_engine::inbox::TakeIn;
 use sprag_engine::plan;
 use sprag_engine::requests::{NewRequest, RequestFacts, RequestStore, RequestWrite};
+use sprag_engine::signals::{Signal, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, DispatchOutcome, EndOutcome, FinishOutcome, HandOff, Held, NewJob, NewStep, Pick,
     Pulse, StaleCallback, Store, StoreError, Wish, Worked,
@@ -66,6 +67,8 @@ const READS: &[&str] = &[
     "request_events",
     "requests",
     "services",
+    "signal_of",
+    "signals",
     "silent_engines",
     "tenants",
     "token",
@@ -75,7 +78,7 @@ const READS: &[&str] = &[
 
 /// The files that the seam is declared in.
 const SEAM: &[&str] =
-    &["store.rs", "upkeep.rs", "batch/store.rs", "requests/store.rs", "tokens.rs"];
+    &["store.rs", "upkeep.rs", "signals.rs", "batch/store.rs", "requests/store.rs", "tokens.rs"];
 
 /// Every function of the seam, from its source.
 fn declared() -> BTreeSet<String> {
@@ -237,7 +240,7 @@ impl Stage {
         held.key.job_id
     }
 
-    async fn request(&self) -> NewRequest {
+    fn request() -> NewRequest {
         let request_id = RequestId::new();
         let name = request_id.to_string();
         let facts = RequestFacts {
@@ -271,6 +274,7 @@ fn of_job(job_id: &JobId) -> String {
             "attempt",
         ),
         row("n, changes", "event"),
+        row("n, signal_id, name, step_index", "signal"),
         row("callback, code", "stale"),
         row("deliveries, due_at, delivered_at", "completion"),
         row("cursor, success, out_bytes, attempt_no", "batch"),
@@ -289,6 +293,7 @@ async fn every_write_survives_a_cut_at_each_of_its_requests_on_either_side() {
     let stage = Stage::open().await;
     legs(&stage).await;
     workers(&stage).await;
+    signals(&stage).await;
     engines(&stage).await;
     upkeep(&stage).await;
     beside(&stage).await;
@@ -392,8 +397,8 @@ async fn workers(stage: &Stage) {
 
     let record = async |held: &Held, _| {
         let (key, lease_id) = (held.key, LeaseId(3));
-        let stale = StaleCallback { key, lease_id, callback: "ack", code: Code::StaleFence };
-        cut.record_stale(engine, vec![stale]).await
+        let refused = StaleCallback { key, lease_id, callback: "ack", code: Code::StaleFence };
+        cut.record_stale(engine, vec![refused]).await
     };
     stage.survives("record_stale", async || stage.running().await, record, of_held).await;
 
@@ -443,6 +448,29 @@ async fn workers(stage: &Stage) {
         Ok(())
     };
     stage.survives("commit_batch", opened, commit, |write| of_job(&write.key.job_id)).await;
+}
+
+async fn signals(stage: &Stage) {
+    let (play, cut, engine) = (&stage.play, &stage.cut, stage.engine());
+    let said = || Signal::new("s", "go", &serde_json::Value::Null);
+    let signal = async |held: &Held, _| cut.signal(engine, held.key.job_id, said()).await;
+    let of_held = |held: &Held| of_job(&held.key.job_id);
+    stage.survives("signal", async || stage.entered().await, signal, of_held).await;
+    let told = async || {
+        let held = stage.entered().await;
+        play.store().signal(engine, held.key.job_id, said()).await.unwrap().unwrap().unwrap();
+        WaitWrite {
+            key: held.key,
+            version: held.attempt.version,
+            signal: "go".to_owned(),
+            timeout_ms: None,
+        }
+    };
+    let wait = async |write: &WaitWrite, _| {
+        assert_eq!(cut.wait(engine, vec![write.clone()]).await?, [WaitOutcome::Runs]);
+        Ok(())
+    };
+    stage.survives("wait", told, wait, |write| of_job(&write.key.job_id)).await;
 }
 
 async fn engines(stage: &Stage) {
@@ -587,9 +615,9 @@ async fn beside(stage: &Stage) {
         )
     };
     let create = async |request: &NewRequest, _| cut.create_request(request.clone()).await;
-    stage.survives("create_request", async || stage.request().await, create, of_request).await;
+    stage.survives("create_request", async || Stage::request(), create, of_request).await;
     let created = async || {
-        let request = stage.request().await;
+        let request = Stage::request();
         play.store().create_request(request.clone()).await.unwrap();
         request
     };

@@ -2,8 +2,9 @@
 
 use sprag_engine::ids::AttemptKey;
 use sprag_engine::plan;
-use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, FollowWrite, Store};
+use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, FollowWrite, Held, Store};
 use sprag_kernel::decide::callback::Report;
+use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::{Code, JobState};
 
 use crate::on_both_stores;
@@ -12,6 +13,16 @@ use crate::world::World;
 
 fn digits(activity: &str, guid: Option<&str>) -> (String, Option<String>) {
     (activity.to_owned(), guid.map(str::to_owned))
+}
+
+/// The only waiting job, running, with so many entries of Leg2 behind it.
+async fn at_leg2_entries<W: World>(play: &Play<W>, entries: u32) -> Held {
+    let mut held = play.claim().await;
+    play.dispatch(&mut held).await;
+    let id = W::id(held.key.job_id);
+    let sql = format!("UPDATE attempt SET ledger = ledger + {entries} WHERE job_id = {id}");
+    play.world.execute(&sql).await.unwrap();
+    play.held(held.key.job_id).await
 }
 
 on_both_stores! {
@@ -302,6 +313,37 @@ on_both_stores! {
         let held = play.claim().await;
         assert_eq!(held.attempt.ledger.leg1_entries(), 999);
         assert_eq!(play.digits(&key).await.0, "999000000000000");
+    }
+
+    async fn d2_and_d11_the_last_entry_of_leg2_counts_and_the_next_message_ends_the_step_for_good<W>(play: &Play<W>) {
+        // The next to last: the entry fits.
+        play.create(1).await;
+        let mut held = at_leg2_entries(play, 99_999_998).await;
+        play.report(&mut held, Report::Succeeded).await;
+        assert_eq!(play.digits(&held.key).await.0, "001100099999999");
+        play.finish(&held).await;
+        assert_eq!(play.job(held.key.job_id).await.row.state, JobState::Succeeded);
+
+        // The last: what the worker said is not entered, and nothing is carried into the digits above.
+        let job_id = play.create(1).await;
+        let mut held = at_leg2_entries(play, 99_999_999).await;
+        play.report(&mut held, Report::Succeeded).await;
+        assert_eq!(held.attempt.ending.unwrap().kind, EndingKind::Leg2Exhausted);
+        let digits = ("001100099999999".to_owned(), Some("000000099999999".to_owned()));
+        assert_eq!(play.digits(&held.key).await, digits);
+        // An heir delivers it once more, which no longer counts either.
+        let heir = play.store().join("heir").await.unwrap();
+        let mut orphans = play.store().take_over(play.engine, heir).await.unwrap();
+        let held = orphans.pop().unwrap();
+        assert_eq!(play.digits(&held.key).await, digits);
+        let write = play.finish_write(&held, false).unwrap();
+        let outcome = play.finish_as(heir, write).await.unwrap();
+        assert!(matches!(outcome, FinishOutcome::Done { job: JobState::FailedFinal, .. }));
+        let job = play.job(job_id).await;
+        assert_eq!(job.error.unwrap().code, Code::Leg2EntriesExhausted.name());
+        // The activity shows no trace of a message that it has no digits left for.
+        let digits = ("001100099999999".to_owned(), Some("000111199999999".to_owned()));
+        assert_eq!(play.digits(&held.key).await, digits);
     }
 
     async fn l48_and_o9_a_second_row_for_one_attempt_is_refused<W>(play: &Play<W>) {

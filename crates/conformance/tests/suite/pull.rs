@@ -32,12 +32,15 @@ pub async fn engine<W: World>(play: &Play<W>, steps: usize) -> Engine<W::Store> 
 
 /// An engine to be started that looks often, and never takes another one for dead: the clock jumps.
 pub async fn builder<W: World>(play: &Play<W>) -> EngineBuilder<W::Store> {
-    let config = EngineConfig {
+    EngineBuilder::new(play.world.reopen().await.unwrap()).config(patient())
+}
+
+fn patient() -> EngineConfig {
+    EngineConfig {
         poll: Duration::from_millis(5),
         takeover: Duration::from_secs(1_000_000),
         ..EngineConfig::default()
-    };
-    EngineBuilder::new(play.world.reopen().await.unwrap()).config(config)
+    }
 }
 
 pub async fn submit<S: Store>(engine: &Engine<S>, n: usize) -> JobId {
@@ -438,6 +441,61 @@ on_both_stores! {
         play.clock.advance(30_000);
         assert_eq!(closed(play, job_id).await, JobState::Cancelled);
         assert_eq!(play.attempts(job_id).await[0].row.state, StepState::Cancelled);
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn what_no_store_has_to_keep_of_a_worker_is_refused_and_holds_up_nobody<W>(play: &Play<W>) {
+        let config = EngineConfig { max_output_bytes: 100, ..patient() };
+        let protocol = Protocol::new("pull.v1", "PULL").step("s0", "outside");
+        let builder = EngineBuilder::new(play.world.reopen().await.unwrap()).config(config);
+        let engine = builder.protocol(protocol).start().await.unwrap();
+        let job_id = submit(&engine, 1).await;
+        let fence = one(&engine, claim("c1", 1)).await.fence();
+
+        let refused = async |fence: &Fence, completion: Completion| {
+            engine.result(fence.clone(), completion).await.unwrap_err().code()
+        };
+        let large = json!("x".repeat(100));
+        let with_ref = |output_ref| Completion { output_ref: Some(output_ref), ..done() };
+        for (completion, code) in [
+            (Completion::succeeded(large.clone()), Code::InputTooLarge),
+            (Completion::succeeded(json!({"a": "x\0"})), Code::NulCharacter),
+            (with_ref(large), Code::InputTooLarge),
+            (with_ref(json!("x\0")), Code::NulCharacter),
+        ] {
+            assert_eq!(refused(&fence, completion).await, code);
+        }
+        let progress = Some(json!("x".repeat(20_000)));
+        let answer = engine.heartbeat(fence.clone(), progress).await.unwrap_err();
+        assert_eq!(answer.code(), Code::InputTooLarge);
+        let named = |step_id: &str| Fence { step_id: step_id.to_owned(), ..fence.clone() };
+        assert_eq!(refused(&named("s\u{0}0"), done()).await, Code::NameInvalid);
+
+        // Numbers that no attempt has.
+        let numbered = |change: fn(&mut Fence)| {
+            let mut fence = fence.clone();
+            change(&mut fence);
+            fence
+        };
+        for (fence, code) in [
+            (numbered(|fence| fence.lease_id = LeaseId(u64::MAX)), Code::StaleFence),
+            (numbered(|fence| fence.attempt_no = u32::MAX), Code::StaleFence),
+            (numbered(|fence| fence.step_index = Some(u32::MAX)), Code::StepUnknown),
+            (numbered(|fence| fence.branch = u64::MAX), Code::StepUnknown),
+            (numbered(|fence| fence.turn = u32::MAX), Code::StepUnknown),
+        ] {
+            assert_eq!(refused(&fence, done()).await, code, "{fence:?}");
+        }
+        let kept = "SELECT CAST(max(attempt_no) AS text) FROM stale";
+        assert_eq!(play.world.query(kept).await.unwrap()[0][0].as_deref(), Some("2147483647"));
+
+        // Nothing of it has changed the attempt; words that cannot be kept are kept without what is wrong.
+        let failure = Failure::fatal("BAD\0CODE", format!("a\0b{}", "x".repeat(10_000)));
+        engine.result(fence, Completion::failed(failure)).await.unwrap();
+        assert_eq!(closed(play, job_id).await, JobState::FailedFinal);
+        let error = play.job(job_id).await.error.unwrap();
+        assert_eq!(error.code, "BAD\u{fffd}CODE");
+        assert!(error.message.starts_with("a\u{fffd}b") && error.message.len() == 8 * 1024);
         engine.shutdown(GRACE).await.unwrap();
     }
 

@@ -19,6 +19,8 @@ use crate::store::{
 
 /// How often a callback is decided anew because its row has moved on. Each time somebody else was heard.
 const MAX_TRIES: u32 = 8;
+/// The greatest number that stores keep of an attempt.
+const MAX_ATTEMPT: u32 = i32::MAX.cast_unsigned();
 
 /// A callback that waits for its answer.
 pub(crate) struct Calling {
@@ -64,6 +66,16 @@ pub(super) struct Refusing {
 }
 
 impl<S: Store> Heart<S> {
+    /// A worker says something, which may be more than can be kept.
+    pub(super) fn call(&mut self, calling: Calling) {
+        let Calling { fence, callback, reply, tries } = calling;
+        match callback.admitted(&fence, self.config.max_output_bytes) {
+            Ok(callback) => self.finds.push(Calling { fence, callback, reply, tries }),
+            // Whoever asked may have gone away.
+            Err(refusal) => drop(reply.send(Err(refusal))),
+        }
+    }
+
     pub(super) fn find(&mut self) {
         let Some(group) = self.finds.next_group() else { return };
         let places = group.iter().map(|calling| StepPlace::from(&calling.fence)).collect();
@@ -79,9 +91,19 @@ impl<S: Store> Heart<S> {
         group: Vec<Calling>,
         answer: Answer<Vec<Option<Held>>>,
     ) -> Result<(), StoreError> {
-        let Some(found) = self.heard(answer)? else {
-            self.finds.again(group);
-            return Ok(());
+        let found = match answer {
+            Ok(found) => found,
+            Err(StoreError::Poison(reason)) => {
+                if let Refused::Culprit(calling) = self.finds.refused(group) {
+                    let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
+                    calling.answer(Err(refusal));
+                }
+                return Ok(());
+            }
+            Err(error) => {
+                self.finds.again(group);
+                return self.heard(Err::<(), _>(error)).map(|_| ());
+            }
         };
         self.finds.done();
         for (calling, held) in group.into_iter().zip(found) {
@@ -150,7 +172,11 @@ impl<S: Store> Heart<S> {
         match refusal.code() {
             code @ (Code::StaleFence | Code::NotYet) => {
                 let record = StaleCallback {
-                    key: AttemptKey { attempt_no: calling.fence.attempt_no, ..step },
+                    // No attempt has a greater number than a column holds, whatever is named.
+                    key: AttemptKey {
+                        attempt_no: calling.fence.attempt_no.min(MAX_ATTEMPT),
+                        ..step
+                    },
                     lease_id: calling.fence.lease_id,
                     callback: calling.callback.name(),
                     code,

@@ -392,7 +392,7 @@ impl<S: Store> Heart<S> {
             Op::Published { held, taken } => self.published(*held, taken),
             Op::Reconcile => self.reconciling = Reconciling::Wanted,
             Op::Claim { claim, reply } => self.pull(claim, reply),
-            Op::Callback(calling) => self.finds.push(calling),
+            Op::Callback(calling) => self.call(calling),
             Op::Entered { held } => self.finish_later(*held, None),
             Op::Learn { pinned } => {
                 self.know(pinned);
