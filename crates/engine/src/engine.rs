@@ -14,6 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome};
 use crate::bus::{Bus, listen};
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
+use crate::closings::Closings;
 use crate::control;
 use crate::directive::Directive;
 use crate::envelope::Envelope;
@@ -208,7 +209,7 @@ impl<S: Store> EngineBuilder<S> {
         let (ops, queue) = mpsc::unbounded_channel();
         let store = Arc::new(self.store);
         let max_envelope_bytes = self.config.max_envelope_bytes;
-        let ended = Arc::new(Notify::new());
+        let (ended, closings) = (Arc::new(Notify::new()), Arc::<Closings>::default());
         let beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
         let heart = Heart::new(Body {
             store: store.clone(),
@@ -220,6 +221,7 @@ impl<S: Store> EngineBuilder<S> {
             queue,
             every_end: self.every_end,
             ended,
+            closings: closings.clone(),
         });
         let task = tokio::spawn(heart.run());
         let mut listeners = JoinSet::new();
@@ -236,6 +238,7 @@ impl<S: Store> EngineBuilder<S> {
             listeners,
             protocols,
             registry,
+            closings,
             abilities,
             max_envelope_bytes,
         })
@@ -344,6 +347,7 @@ pub struct Engine<S: Store> {
     listeners: JoinSet<()>,
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) registry: Registry,
+    pub(crate) closings: Arc<Closings>,
     pub(crate) abilities: Abilities,
     pub(crate) max_envelope_bytes: usize,
 }

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod bus;
 pub mod callback;
+mod closings;
 pub mod command;
 pub mod context;
 pub mod control;

@@ -373,7 +373,7 @@ pub fn cancel(
     let mut after = held.clone();
     after.job.state = change.to();
     let (timer, entered) = match begin {
-        Begin::MakeDue => (make_due(held), false),
+        Begin::MakeDue => (Timer::Ready, false),
         Begin::Wait => (Timer::Keep, false),
         Begin::CloseUnpublished { outbox, entered } => {
             changes.note(Some(outbox));
@@ -386,13 +386,6 @@ pub fn cancel(
     let verdict = held.job.is_graph.then_some(JobState::Cancelled);
     let amendment = amendment.map(|amendment| Amendment { verdict, timer, ..amendment });
     Ok((amendment, (change.to(), after.filter(|_| entered))))
-}
-
-/// A waiting activation becomes claimable; one that an engine has entered already stays with it, unless it was
-/// parked by that to wait for a signal.
-fn make_due(held: &Held) -> Timer {
-    let is_fresh = held.attempt.ledger.leg1_entries() == 0;
-    if is_fresh || held.is_waiting { Timer::Ready } else { Timer::Keep }
 }
 
 /// An amendment and the message that it enters, if it enters one.

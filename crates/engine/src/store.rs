@@ -533,7 +533,7 @@ pub enum Timer {
     Clear,
     /// At this time.
     At(Millis),
-    /// None any more: the activation can be claimed now.
+    /// None any more: any engine may claim the activation now, to end it, unless one has it already.
     Ready,
 }
 

@@ -227,3 +227,23 @@ async fn bad_envelopes_and_unknown_types_are_refused_with_their_codes() {
     );
     engine.shutdown(GRACE).await.unwrap();
 }
+
+#[tokio::test]
+async fn whoever_waits_for_a_job_hears_of_its_end_at_once_and_of_an_unknown_one_that_it_is() {
+    let world = World::new();
+    let engine = world.builder().protocol(protocol(&["a"])).start().await.unwrap();
+    let job_id = engine.submit(&envelope(1)).await.unwrap().job_id;
+    let impatient = tokio::time::timeout(Duration::from_millis(20), engine.closed(job_id)).await;
+    assert!(impatient.is_err(), "nobody serves it");
+    let both = async { tokio::join!(engine.closed(job_id), engine.closed(job_id)) };
+    let begun = std::time::Instant::now();
+    let ((one, other), cancelled) = tokio::join!(both, engine.cancel(job_id, None));
+    assert!(cancelled.is_ok());
+    for job in [one, other, engine.closed(job_id).await] {
+        assert_eq!(job.unwrap().row.state, JobState::Cancelled);
+    }
+    assert!(begun.elapsed() < Duration::from_millis(900), "told, and not found by looking again");
+    let unknown = engine.closed(sprag_engine::ids::JobId::new()).await.unwrap_err();
+    assert_eq!(unknown.code().name(), "JOB_UNKNOWN");
+    engine.shutdown(GRACE).await.unwrap();
+}

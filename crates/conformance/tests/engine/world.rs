@@ -8,7 +8,6 @@ use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{JobView, Store};
 use sprag_engine::worker::Handler;
-use sprag_kernel::State;
 use sprag_stores::sqlite::{Durability, SqliteStore};
 use tempfile::TempDir;
 
@@ -68,14 +67,11 @@ pub(crate) fn echo() -> Handler {
 
 /// Waits until the job is over.
 pub(crate) async fn closed<S: Store>(engine: &Engine<S>, job_id: JobId) -> JobView {
-    for _ in 0..2_000 {
-        let job = engine.store().job(job_id).await.unwrap().unwrap();
-        if job.row.state.is_terminal() {
-            return job;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("the job does not close: {:?}", engine.store().attempts(job_id).await);
+    let ended = tokio::time::timeout(Duration::from_secs(20), engine.closed(job_id)).await;
+    let Ok(job) = ended else {
+        panic!("the job does not close: {:?}", engine.store().attempts(job_id).await)
+    };
+    job.unwrap()
 }
 
 /// Asserts that no invariant is broken.

@@ -74,7 +74,7 @@ on_both_stores! {
     async fn a_cancel_message_without_a_lease_is_taken_over_too<W>(play: &Play<W>) {
         let job_id = play.create(2).await;
         play.cancel(job_id).await.unwrap();
-        play.claim().await;
+        play.claim_cancelled().await;
         play.refuse_leg1(job_id).await;
         let heir = play.store().join("heir").await.unwrap();
         let taken = play.store().take_over(play.engine, heir).await.unwrap().pop().unwrap();

@@ -254,7 +254,7 @@ on_both_stores! {
         admit(play).await;
         let held = play.claim().await;
         play.cancel(second).await.unwrap();
-        let found = play.claim().await;
+        let found = play.claim_cancelled().await;
         assert_eq!(found.key.job_id, second, "it can be taken up, for its end");
         let ended = play.refuse_leg1(second).await;
         play.finish(&ended).await;
@@ -266,7 +266,7 @@ on_both_stores! {
         play_out(play, held, Report::Succeeded).await;
         assert_eq!(admit(play).await, 1);
         play.cancel(third).await.unwrap();
-        assert_eq!(play.claim().await.key.job_id, third, "one that was let in, too");
+        assert_eq!(play.claim_cancelled().await.key.job_id, third, "one that was let in, too");
         play.finish(&play.refuse_leg1(third).await).await;
         assert_eq!(view(play).await, (0, 0), "and its slot is free");
         assert_eq!(play.job(first).await.row.state, JobState::Succeeded);

@@ -313,11 +313,32 @@ on_both_stores! {
         assert_eq!(states, [StepState::FailedFinal, StepState::Pending, StepState::Pending]);
     }
 
+    async fn a_cancel_waits_for_nobody_to_serve_the_service_even_after_an_entry<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let held = play.claim().await;
+        let activation = (held.key, held.attempt.version);
+        play.store().release(play.engine, vec![activation]).await.unwrap();
+        play.cancel(job_id).await.unwrap();
+        play.claim_cancelled().await;
+        let held = play.refuse_leg1(job_id).await;
+        play.finish(&held).await;
+        assert_eq!(play.job(job_id).await.row.state, JobState::Cancelled);
+    }
+
+    async fn a_cancel_leaves_what_an_engine_has_taken_up_with_it<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let held = play.claim().await;
+        play.cancel(job_id).await.unwrap();
+        let attempt = &play.attempts(job_id).await[0];
+        assert_eq!((attempt.owner, attempt.is_ready), (Some(play.engine), false));
+        assert_eq!(attempt.row.version, held.attempt.version);
+    }
+
     async fn j15_a_cancel_before_leg1_closes_the_job_without_a_directive<W>(play: &Play<W>) {
         let job_id = play.create(2).await;
         assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Cancelling);
         assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Cancelling, "J8: again, a no-op");
-        let mut held = play.claim().await;
+        let mut held = play.claim_cancelled().await;
         held.job.state = JobState::Queued; // as an engine that has not heard of the cancel
         let write = play.dispatch_write(&mut held).unwrap();
         let outcome = play.dispatch_as(play.engine, write).await.unwrap();

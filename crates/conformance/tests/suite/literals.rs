@@ -269,7 +269,11 @@ fn in_statements() -> Vec<Listed> {
         ("sql/postgres/dispatch.sql", outbox(OutboxState::Sent), 1),
         ("sql/postgres/dispatch_many.sql", outbox(OutboxState::Sent), 1),
     ]);
-    for publishers in ["sql/sqlite/take_unpublished.sql", "sql/postgres/take_unpublished.sql"] {
+    for publishers in [
+        "sql/sqlite/take_unpublished.sql",
+        "sql/postgres/take_unpublished.sql",
+        "sql/upkeep/backlog.sql",
+    ] {
         listed.push((publishers, step("=", StepState::Dispatching), 1));
         listed.push((publishers, outbox(OutboxState::Pending), 1));
     }

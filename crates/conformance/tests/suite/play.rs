@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::plan;
 use sprag_engine::store::{
@@ -155,13 +156,27 @@ impl<W: World> Play<W> {
     }
 
     pub async fn claim_as(&self, engine: EngineNo, max: u32) -> Answer<Vec<Held>> {
-        let wish = Wish { service: SERVICE.to_owned(), max, pick: Pick::Any };
+        self.claim_of(SERVICE, engine, max).await
+    }
+
+    async fn claim_of(&self, service: &str, engine: EngineNo, max: u32) -> Answer<Vec<Held>> {
+        let wish = Wish { service: service.to_owned(), max, pick: Pick::Any };
         self.store().claim(engine, vec![wish]).await
     }
 
     /// Claims the only activation there is.
     pub async fn claim(&self) -> Held {
-        let mut claimed = self.claim_as(self.engine, 10).await.unwrap();
+        self.claim_only(SERVICE).await
+    }
+
+    /// Claims the only activation of a job that is being cancelled: not for its service, but to end it.
+    pub async fn claim_cancelled(&self) -> Held {
+        assert_eq!(self.claim_as(self.engine, 10).await.unwrap().len(), 0);
+        self.claim_only(CONTROL).await
+    }
+
+    async fn claim_only(&self, service: &str) -> Held {
+        let mut claimed = self.claim_of(service, self.engine, 10).await.unwrap();
         assert_eq!(claimed.len(), 1, "one activation waits");
         claimed.pop().unwrap()
     }

@@ -162,7 +162,12 @@ fn mistakes_are_refused_where_they_are() {
             "1 to",
         ),
         ("{step_id: b, exec: {command: []}}", "steps[1].exec.command", "empty"),
-        ("{step_id: b, http: {method: LOOK, url: x}}", "steps[1].http.method", "not one of"),
+        (
+            "{step_id: b, http: {method: LOOK, url: 'http://x'}}",
+            "steps[1].http.method",
+            "not one of",
+        ),
+        ("{step_id: b, http: {method: GET, url: x}}", "steps[1].http.url", "is not a URL"),
         (
             "{step_id: b/fan, needs: [], service: s}\n  - {step_id: b, for_each: input, service: s}",
             "steps",

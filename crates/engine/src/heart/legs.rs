@@ -471,6 +471,7 @@ impl<S: Store> Heart<S> {
             self.may_claim |= !job.is_terminal();
             if job.is_terminal() {
                 self.ended.notify_one();
+                self.closings.tell(held.key.job_id);
             }
         }
         if enter_next {

@@ -41,6 +41,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::batch::run::BatchEnd;
 use crate::callback::Claim;
+use crate::closings::Closings;
 use crate::context::{Ends, StopReason};
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
@@ -249,6 +250,7 @@ pub(crate) struct Heart<S: Store> {
     every_end: Vec<String>,
     /// Told when a job has ended.
     ended: Arc<Notify>,
+    closings: Arc<Closings>,
 }
 
 /// What a heart is made of.
@@ -262,15 +264,18 @@ pub(crate) struct Body<S: Store> {
     pub(crate) queue: mpsc::UnboundedReceiver<Op<S::Work>>,
     pub(crate) every_end: Vec<String>,
     pub(crate) ended: Arc<Notify>,
+    pub(crate) closings: Arc<Closings>,
 }
 
 impl<S: Store> Heart<S> {
     pub(crate) fn new(body: Body<S>) -> Self {
+        let mut services = body.services;
+        services.insert(CONTROL.to_owned(), Service::control());
         let mut heart = Self {
             store: body.store,
             engine: body.engine,
             config: body.config,
-            services: body.services,
+            services,
             own: body.protocols.iter().rev().cloned().collect(),
             protocols: HashMap::new(),
             ops: body.ops,
@@ -306,17 +311,14 @@ impl<S: Store> Heart<S> {
             next_lease: first_lease(),
             every_end: body.every_end,
             ended: body.ended,
+            closings: body.closings,
         };
         body.protocols.into_iter().for_each(|pinned| heart.know(pinned));
         heart
     }
 
-    /// A protocol that jobs may follow. Whoever knows a graph does its control nodes.
+    /// A protocol that jobs may follow.
     fn know(&mut self, pinned: Arc<Pinned>) {
-        if !pinned.graph.is_sequence() {
-            self.services.entry(CONTROL.to_owned()).or_insert_with(Service::control);
-            self.may_claim = true;
-        }
         self.gates.is_used(pinned.has_gates);
         self.protocols.insert(pinned.protocol.protocol_id.clone(), pinned);
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Done, Heart};
-use crate::graph::CONTROL;
 use crate::store::Store;
 
 /// How often it is said again; well within [`UNSEEN_MS`](crate::upkeep::UNSEEN_MS).
@@ -49,7 +48,7 @@ impl Serving {
 
 impl<S: Store> Heart<S> {
     pub(super) fn note_services(&mut self) {
-        let own = self.services.keys().filter(|name| *name != CONTROL).cloned();
+        let own = self.services.keys().cloned();
         if let Some(services) = self.serving.take(own) {
             let store = self.store.clone();
             self.calls.spawn(async move { Done::Noted(store.serve(services).await) });

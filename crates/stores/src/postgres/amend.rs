@@ -6,6 +6,7 @@
 use std::slice;
 
 use sprag_engine::crash::crash_point;
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, StoreError, Timer, ending_code};
 use sprag_kernel::keys::Hash;
@@ -199,6 +200,7 @@ async fn write_attempt(
             &now,
             &owner,
             &row.lease_id.map(|lease| lease.0.cast_signed()),
+            &CONTROL,
         ],
     )
     .await?;

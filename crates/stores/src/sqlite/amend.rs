@@ -2,6 +2,7 @@
 
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{Amendment, Answer, Decide, Held, Timer, ending_code};
 use sprag_kernel::OutboxState;
@@ -120,6 +121,7 @@ fn write_attempt(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment
             tx.now,
             entered.then_some(engine.0),
             row.lease_id.map(|lease| lease.0.cast_signed()),
+            CONTROL,
         ],
     )
 }

@@ -107,6 +107,13 @@ impl SqliteStore {
         Self::start(path, durability, clock, schema, Some(open::own(path)?))
     }
 
+    /// Rows written and transactions committed since it was opened, as SQLite counts them: what triggers
+    /// write is counted too.
+    pub async fn written(&self) -> Answer<(u64, u64)> {
+        let rows = self.writer.run(|tx| Ok(tx.connection.total_changes())).await?;
+        Ok((rows, self.writer.commits()))
+    }
+
     /// The schema that this binary knows.
     pub fn schema() -> Schema {
         open::schema()

@@ -6,6 +6,7 @@
 //! then answered as if the store had been away, and are made again; after a COMMIT that was refused the
 //! writer runs each call alone for a while, so that only the culprit is refused the next time.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -146,6 +147,7 @@ impl<T: Send, F: FnOnce(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
 }
 
 pub(super) struct Writer {
+    commits: Arc<AtomicU64>,
     calls: Option<SyncSender<Box<dyn Call>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -155,15 +157,25 @@ impl Writer {
         let (calls, queue) = sync_channel(QUEUE);
         let limit = Arc::new(Limit::default());
         let looked_at = limit.clone();
+        let commits = Arc::<AtomicU64>::default();
+        let counted = commits.clone();
         let mut connection = connection;
         connection
             .progress_handler(LOOK, Some(move || looked_at.is_over()))
             .map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new()
             .name("sprag-sqlite".into())
-            .spawn(move || write(&connection, &clock, &limit, &queue))
+            .spawn(move || {
+                let disk = Disk { connection: &connection, clock: &clock, limit: &limit };
+                write(&disk, &counted, &queue);
+            })
             .expect("a thread can be started");
-        Ok(Self { calls: Some(calls), thread: Some(thread) })
+        Ok(Self { commits, calls: Some(calls), thread: Some(thread) })
+    }
+
+    /// How many transactions it has committed.
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     /// Runs a call in the writer's next transaction and answers when that is durable.
@@ -198,7 +210,14 @@ impl Drop for Writer {
     }
 }
 
-fn write(connection: &Connection, clock: &Clock, limit: &Limit, queue: &Receiver<Box<dyn Call>>) {
+/// What a transaction is made on.
+struct Disk<'a> {
+    connection: &'a Connection,
+    clock: &'a Clock,
+    limit: &'a Limit,
+}
+
+fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) {
     let mut alone = 0;
     while let Ok(first) = queue.recv() {
         let mut group = vec![first];
@@ -210,25 +229,27 @@ fn write(connection: &Connection, clock: &Clock, limit: &Limit, queue: &Receiver
                 Err(_) => break,
             }
         }
-        if transaction(connection, clock, limit, group) == Ended::Refused {
-            alone = ALONE;
+        match transaction(disk, group) {
+            Ended::Committed => {
+                commits.fetch_add(1, Ordering::Relaxed);
+            }
+            Ended::Away => {}
+            Ended::Refused => alone = ALONE,
         }
     }
 }
 
 /// How a transaction ended, for the next one.
-#[derive(PartialEq, Eq)]
 enum Ended {
-    /// Committed, or the store was away.
-    Well,
+    Committed,
+    /// The store was away, or a call alone could not be committed.
+    Away,
     /// What one of several calls has written cannot be committed.
     Refused,
 }
 
 fn transaction(
-    connection: &Connection,
-    clock: &Clock,
-    limit: &Limit,
+    Disk { connection, clock, limit }: &Disk<'_>,
     mut group: Vec<Box<dyn Call>>,
 ) -> Ended {
     crash_point("sqlite.before_begin");
@@ -251,7 +272,8 @@ fn transaction(
         Some(StoreError::Poison(reason)) if group.len() > 1 => {
             (Some(StoreError::Unavailable(reason)), Ended::Refused)
         }
-        failure => (failure, Ended::Well),
+        None => (None, Ended::Committed),
+        failure => (failure, Ended::Away),
     };
     for call in group {
         call.answer(failure.as_ref());
