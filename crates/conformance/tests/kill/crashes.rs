@@ -24,6 +24,8 @@ use super::victim::{JOBS, SCRIPT, is_cancelled};
 /// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
 /// for a takeover, leave the processor to others.
 const LANES: usize = 4;
+/// After how many scenarios it says how far it is.
+const PROGRESS: usize = 100;
 /// Where the life before a single point ends, so that there is something to take over: in the middle.
 const BEFORE: &str = "heart.before_handler:3";
 const SIGABRT: i32 = 6;
@@ -60,7 +62,12 @@ fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
         for _ in 0..LANES {
             scope.spawn(|| {
                 let mut books = books();
-                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(scenario) = scenarios.get(n) else { break };
+                    if n > 0 && n.is_multiple_of(PROGRESS) {
+                        println!("{n} of {} scenarios", scenarios.len());
+                    }
                     let points = play(&mut books, scenario);
                     crashed.lock().unwrap().extend(points);
                 }
