@@ -8,6 +8,7 @@ use sprag_kernel::{Code, Refusal};
 use super::phase::Refused;
 use super::{Claiming, Done, Heart, Origin, Reply, Seeing};
 use crate::crash::crash_point;
+use crate::graph::CONTROL;
 use crate::ids::AttemptKey;
 use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wish};
 
@@ -109,9 +110,14 @@ impl<S: Store> Heart<S> {
             }
         }
         let wish =
-            |pick| move |(service, max): (String, u32)| Wish { service, max: max.min(SLICE), pick };
-        let mut wishes: Vec<Wish> = slots.clone().into_iter().map(wish(Pick::Fresh)).collect();
-        wishes.extend(self.pulls.wishes().into_iter().map(wish(Pick::Any)));
+            |(service, max): (String, u32), pick| Wish { service, max: max.min(SLICE), pick };
+        let mut wishes = Vec::new();
+        for slots in slots.clone() {
+            // What the engine does itself brings down no process: nothing of it is a suspect.
+            let pick = if slots.0 == CONTROL { Pick::Any } else { Pick::Fresh };
+            wishes.push(wish(slots, pick));
+        }
+        wishes.extend(self.pulls.wishes().into_iter().map(|pulled| wish(pulled, Pick::Any)));
         if !self.lone.holds_back() {
             wishes.extend(self.wish_for_a_suspect());
         }
@@ -164,15 +170,15 @@ impl<S: Store> Heart<S> {
         Ok(())
     }
 
-    /// One suspect of one service, each service in its turn. It takes no slot: it will have them all.
+    /// One suspect of one service of handlers, each in its turn. It takes no slot: it will have them all.
     fn wish_for_a_suspect(&mut self) -> Option<Wish> {
         if !self.may_claim_lone || !self.lone.is_free() || self.services.is_empty() {
             return None;
         }
         self.may_claim_lone = false;
         self.suspect_turn += 1;
-        let names = self.services.keys();
-        let service = names.cycle().nth(self.suspect_turn % self.services.len())?.clone();
+        let names: Vec<&String> = self.services.keys().filter(|name| *name != CONTROL).collect();
+        let service = (*names.get(self.suspect_turn % names.len().max(1))?).clone();
         Some(Wish { service, max: 1, pick: Pick::Lone })
     }
 
