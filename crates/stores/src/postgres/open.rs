@@ -27,6 +27,8 @@ const MIGRATION_LOCK: i64 = 0x73_70_72_61_67;
 /// A migration that waits for a table makes everybody else wait behind it; it rather fails, and is tried
 /// again with the next start.
 const PATIENCE: &str = "SET LOCAL lock_timeout = '5s'";
+/// Beside engines at work it may also be the victim of a deadlock; so it is made again a few times.
+const MIGRATION_TRIES: u32 = 5;
 /// The oldest server whose SQL this store speaks, as `server_version_num`.
 const OLDEST_SERVER: i32 = 150_000;
 /// How long a call waits for a connection before the store counts as unavailable.
@@ -74,7 +76,15 @@ pub(super) async fn open(
     let work = pool(options, options.work_connections, EVERY)?;
     let pools = Pools::new([engine, plain, work], (clock, schema.version()));
     let mut client = pools.plain().await?;
-    migrate(&mut client, &schema).await?;
+    for tries_left in (0..MIGRATION_TRIES).rev() {
+        match migrate(&mut client, &schema).await {
+            Err(StoreError::Unavailable(_)) if tries_left > 0 => {}
+            migrated => {
+                migrated?;
+                break;
+            }
+        }
+    }
     drop(client);
     Ok(pools)
 }
