@@ -23,14 +23,12 @@ use crate::summary::Counts;
 use crate::sync::lock;
 use crate::tally::Event;
 
-/// How long a claim should take.
-const CLAIM_NS: u64 = 75_000;
+/// How long a claim should take: taking one and handing it over costs some microseconds.
+const CLAIM_NS: u64 = 1_000_000;
 /// Finished envelopes are handed over at least this often, if items end at all.
 const HOLD_BACK_NS: u64 = 1_000_000;
-/// The items of a large claim go together in so many groups; they are fast, or it would be small.
+/// The items of a claim start and settle in so many groups, which share the clock and the desk's lock.
 const GROUPS: usize = 4;
-/// Up to this size of a claim every item goes by itself.
-const SMALL_CLAIM: usize = 32;
 
 /// What a compute function is told besides its item.
 pub struct Context<'a> {
@@ -95,8 +93,9 @@ impl Pace {
     fn learn(&mut self, items: usize, took_ns: u64) {
         let seen = took_ns / items.max(1) as u64;
         // Half old, half new: follows a change within a few claims and shrugs off one slow item.
-        self.item_ns = if self.item_ns == 0 { seen } else { u64::midpoint(self.item_ns, seen) };
-        let fits = CLAIM_NS / self.item_ns.max(1);
+        self.item_ns =
+            if self.item_ns == 0 { seen } else { u64::midpoint(self.item_ns, seen) }.max(1);
+        let fits = CLAIM_NS / self.item_ns;
         let fits = usize::try_from(fits).unwrap_or(usize::MAX);
         self.size = fits.clamp(1, self.max.min(self.size * 4));
     }
@@ -129,7 +128,8 @@ where
     fn compute_claim(&self, worker: usize, claim: &Held<S::Item, P>, pace: &mut Pace) {
         let began = self.clock.now_ns();
         let (mut now, mut published) = (began, began);
-        let group = self.group_of(claim.len());
+        // Where a lease can be lost each item stands for itself: none is charged for a neighbour that hangs.
+        let group = if self.config.lease_ms.is_some() { 1 } else { claim.len().div_ceil(GROUPS) };
         let mut kept = Sealed::empty(claim.first, claim.attempts);
         let mut done = 0;
         while done < claim.len() {
@@ -161,13 +161,6 @@ where
             pace.learn(done, took);
         }
         self.publish(claim.clear_desk(), worker);
-    }
-
-    /// How many items are started and settled together. Fast items share the cost of the desk's lock
-    /// and of the clock; where a lease can be lost each item stands for itself, so that none is
-    /// charged for a neighbour that hangs.
-    fn group_of(&self, claimed: usize) -> usize {
-        if claimed <= SMALL_CLAIM || self.config.lease_ms.is_some() { 1 } else { claimed / GROUPS }
     }
 
     /// Starts some seqs, computes them, and settles them. A refusal from here is fatal to the run.

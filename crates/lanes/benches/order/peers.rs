@@ -106,9 +106,11 @@ pub(crate) fn rayon_collect(load: Load) -> u64 {
 
 pub(crate) fn rayon_chunks(load: Load) -> u64 {
     let pool = pool();
+    // With all items in one chunk nothing would be bounded.
+    let chunk = CHUNK.min(load.items / 8);
     let mut hash = 0;
-    for first in (0..load.items).step_by(usize::try_from(CHUNK).expect("small")) {
-        let items = first..(first + CHUNK).min(load.items);
+    for first in (0..load.items).step_by(usize::try_from(chunk).expect("small")) {
+        let items = first..(first + chunk).min(load.items);
         let results: Vec<u64> =
             pool.install(|| items.into_par_iter().map(|item| load.compute(item)).collect());
         hash = results.into_iter().fold(hash, fold);
