@@ -34,6 +34,8 @@ pub struct Claim {
     pub claim_id: String,
     /// What it can do.
     pub services: Vec<String>,
+    /// Whose work alone it may be given; every tenant's if absent.
+    pub tenant_id: Option<String>,
     /// At most so many directives.
     pub max: u32,
     /// How long to wait if there is nothing to do.
@@ -54,6 +56,21 @@ pub enum AckMode {
 }
 
 impl Claim {
+    /// The id that its directives are kept under. Ids are chosen by workers, so those of one tenant are told
+    /// apart from all others: a worker that guesses an id gets nothing of anybody else. No name has the
+    /// character between the two.
+    pub(crate) fn key(&self) -> String {
+        match &self.tenant_id {
+            Some(tenant_id) => format!("{tenant_id}\u{1f}{}", self.claim_id),
+            None => self.claim_id.clone(),
+        }
+    }
+
+    /// Whether it may be given something of this tenant.
+    pub(crate) fn takes(&self, tenant_id: &str) -> bool {
+        self.tenant_id.as_deref().is_none_or(|own| own == tenant_id)
+    }
+
     /// Refuses a claim that nothing can answer.
     pub fn check(&self) -> Result<(), Refusal> {
         check_name("claim_id", &self.claim_id)?;

@@ -231,6 +231,8 @@ pub struct Wish {
     pub max: u32,
     /// Which of those that are due.
     pub pick: Pick,
+    /// Only those of this tenant; of every tenant if absent.
+    pub tenant_id: Option<String>,
 }
 
 /// Which activations a claim takes, by how often each was delivered before.

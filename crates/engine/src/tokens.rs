@@ -140,8 +140,8 @@ pub struct NewToken {
 }
 
 impl NewToken {
-    /// Refuses a token that allows nothing, or that could not keep what it promises: work is handed out
-    /// across tenants, and whoever may do everything may do it for everyone.
+    /// Refuses a token that allows nothing, or that could not keep what it promises: whoever may do
+    /// everything may do it for everyone.
     pub fn check(&self) -> Result<(), Refusal> {
         let invalid = |reason| Err(Refusal::new(Code::TokenInvalid).with("reason", reason));
         if self.scopes.bits() == 0 {
@@ -149,8 +149,8 @@ impl NewToken {
         }
         if let Some(tenant_id) = &self.tenant_id {
             check_name("tenant_id", tenant_id)?;
-            if self.scopes.allow(Scope::Work) {
-                return invalid("the scopes work and admin are not bound to a tenant");
+            if self.scopes.allow(Scope::Admin) {
+                return invalid("the scope admin is not bound to a tenant");
             }
         }
         if self.label.is_empty() { Ok(()) } else { check_name("label", &self.label) }

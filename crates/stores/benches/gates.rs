@@ -57,7 +57,8 @@ async fn claim<S: Store>(store: &S, engine: EngineNo) -> Duration {
     store.submit(engine, jobs).await.unwrap();
     let mut times = Vec::with_capacity(CLAIMS);
     for _ in 0..CLAIMS {
-        let wish = Wish { service: "work".to_owned(), max: 1, pick: Pick::Any };
+        let service = "work".to_owned();
+        let wish = Wish { service, max: 1, pick: Pick::Any, tenant_id: None };
         let begin = Instant::now();
         assert_eq!(store.claim(engine, vec![wish]).await.unwrap().len(), 1);
         times.push(begin.elapsed());

@@ -37,7 +37,7 @@ struct CreateArgs {
     /// Of submit, work, read, admin.
     #[arg(long, value_delimiter = ',', required = true)]
     scope: Vec<String>,
-    /// For this tenant only; not with work and admin.
+    /// For this tenant only; not with admin. With work it is handed this tenant's steps alone.
     #[arg(long)]
     tenant: Option<String>,
     /// What it is for.

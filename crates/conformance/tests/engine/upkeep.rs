@@ -173,6 +173,7 @@ async fn a_job_whose_service_nobody_serves_waits_and_says_so() {
     let claim = sprag_engine::callback::Claim {
         claim_id: "c1".to_owned(),
         services: vec!["b".to_owned(), "c".to_owned()],
+        tenant_id: None,
         max: 1,
         wait: Duration::from_secs(5),
         ack: sprag_engine::callback::AckMode::Auto,

@@ -227,6 +227,7 @@ async fn work_outside<S: Store>(engine: Arc<Engine<S>>) {
         let claim = Claim {
             claim_id: format!("claim {n}"),
             services: vec!["outside".to_owned()],
+            tenant_id: None,
             max: 3,
             wait: Duration::from_millis(50),
             ack: if n % 2 == 0 { AckMode::Explicit } else { AckMode::Auto },

@@ -145,7 +145,7 @@ on_both_stores! {
         let job_id = submit(&engine, 1).await;
         let number = play.world.query("SELECT CAST(max(engine_no) AS text) FROM engine").await.unwrap();
         let number = EngineNo(number[0][0].as_ref().unwrap().parse().unwrap());
-        let wish = Wish { service: "outside".to_owned(), max: 10, pick: Pick::Any };
+        let wish = Wish { service: "outside".to_owned(), max: 10, pick: Pick::Any, tenant_id: None };
         assert_eq!(play.store().claim(number, vec![wish]).await.unwrap().len(), 1);
         let early = Claim { wait: Duration::ZERO, ..claim("early", 1) };
         assert!(engine.claim(early).await.unwrap().is_empty(), "nobody else gets it");

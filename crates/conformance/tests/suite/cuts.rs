@@ -285,7 +285,7 @@ fn of_job(job_id: &JobId) -> String {
 }
 
 fn wish(service: &str) -> Vec<Wish> {
-    vec![Wish { service: service.to_owned(), max: 1, pick: Pick::Any }]
+    vec![Wish { service: service.to_owned(), max: 1, pick: Pick::Any, tenant_id: None }]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -185,7 +185,7 @@ on_both_stores! {
 
     async fn a_wish_for_nothing_claims_nothing<W>(play: &Play<W>) {
         play.create(1).await;
-        let wish = Wish { service: SERVICE.to_owned(), max: 0, pick: Pick::Any };
+        let wish = Wish { service: SERVICE.to_owned(), max: 0, pick: Pick::Any, tenant_id: None };
         assert!(play.store().claim(play.engine, vec![wish]).await.unwrap().is_empty());
         assert!(play.store().claim(play.engine, Vec::new()).await.unwrap().is_empty());
         assert!(play.store().finish(play.engine, Vec::new()).await.unwrap().is_empty());

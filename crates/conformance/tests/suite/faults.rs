@@ -49,7 +49,7 @@ async fn l25_a_server_that_is_killed_in_the_middle_loses_nothing_and_doubles_not
             (0..20).map(|n| new_job(facts("t1", None, &format!("{submitted} {n}")), 2)).collect();
         insist!(store.submit(engine, jobs.clone()));
         submitted += 20;
-        let wish = Wish { service: SERVICE.to_owned(), max: 50, pick: Pick::Any };
+        let wish = Wish { service: SERVICE.to_owned(), max: 50, pick: Pick::Any, tenant_id: None };
         for mut held in insist!(store.claim(engine, vec![wish.clone()])) {
             lease += 1;
             let write = sprag_engine::plan::dispatch(&mut held, LeaseId(lease), &policy).unwrap();

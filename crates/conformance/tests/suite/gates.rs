@@ -77,6 +77,7 @@ async fn race<S: Store>(
             service: crate::play::SERVICE.to_owned(),
             max: 2,
             pick: sprag_engine::store::Pick::Any,
+            tenant_id: None,
         };
         for mut held in store.claim(engine, vec![wish]).await.unwrap() {
             let now = inside.fetch_add(1, Ordering::SeqCst) + 1;

@@ -160,7 +160,7 @@ impl<W: World> Play<W> {
     }
 
     async fn claim_of(&self, service: &str, engine: EngineNo, max: u32) -> Answer<Vec<Held>> {
-        let wish = Wish { service: service.to_owned(), max, pick: Pick::Any };
+        let wish = Wish { service: service.to_owned(), max, pick: Pick::Any, tenant_id: None };
         self.store().claim(engine, vec![wish]).await
     }
 

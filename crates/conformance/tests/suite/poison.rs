@@ -10,7 +10,7 @@ use crate::play::{Play, SERVICE};
 use crate::world::World;
 
 async fn claim<W: World>(play: &Play<W>, pick: Pick) -> Vec<sprag_engine::store::Held> {
-    let wish = Wish { service: SERVICE.to_owned(), max: 10, pick };
+    let wish = Wish { service: SERVICE.to_owned(), max: 10, pick, tenant_id: None };
     play.store().claim(play.engine, vec![wish]).await.unwrap()
 }
 

@@ -44,7 +44,11 @@ fn patient() -> EngineConfig {
 }
 
 pub async fn submit<S: Store>(engine: &Engine<S>, n: usize) -> JobId {
-    let envelope = json!({"tenant_id": "t1", "request_type": "PULL", "input_ref": "in",
+    submit_for(engine, "t1", n).await
+}
+
+async fn submit_for<S: Store>(engine: &Engine<S>, tenant_id: &str, n: usize) -> JobId {
+    let envelope = json!({"tenant_id": tenant_id, "request_type": "PULL", "input_ref": "in",
         "output_ref": "out", "payload": {"n": n}, "schema_version": "1"});
     engine.submit(envelope.to_string().as_bytes()).await.unwrap().job_id
 }
@@ -53,10 +57,17 @@ pub fn claim(claim_id: &str, max: u32) -> Claim {
     Claim {
         claim_id: claim_id.to_owned(),
         services: vec!["outside".to_owned()],
+        tenant_id: None,
         max,
         wait: PATIENCE,
         ack: AckMode::Auto,
     }
+}
+
+/// A claim that takes nothing of other tenants, and does not wait.
+fn bound(claim_id: &str, tenant_id: &str) -> Claim {
+    let tenant_id = Some(tenant_id.to_owned());
+    Claim { tenant_id, wait: Duration::ZERO, ..claim(claim_id, 10) }
 }
 
 fn explicit(claim_id: &str) -> Claim {
@@ -123,6 +134,66 @@ fn code<T: std::fmt::Debug>(answer: Result<T, sprag_kernel::Refusal>) -> Code {
 }
 
 on_both_stores! {
+    async fn a_claim_for_a_tenant_is_given_nothing_of_another<W>(play: &Play<W>) {
+        let engine = engine(play, 1).await;
+        for n in 0..6 {
+            submit_for(&engine, if n % 3 == 0 { "t1" } else { "t2" }, n).await;
+        }
+        assert!(engine.claim(bound("a", "t3")).await.unwrap().is_empty());
+        let own = engine.claim(Claim { wait: PATIENCE, ..bound("b", "t1") }).await.unwrap();
+        assert_eq!(own.len(), 2, "all of its own, wherever they stand in the queue");
+        assert!(own.iter().all(|directive| directive.tenant_id == "t1"));
+        assert!(engine.claim(bound("c", "t1")).await.unwrap().is_empty());
+        assert_eq!(engine.claim(claim("d", 10)).await.unwrap().len(), 4, "the rest is anybody's");
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_claim_for_a_tenant_that_guesses_the_id_of_another_gets_nothing_of_it<W>(play: &Play<W>) {
+        let engine = engine(play, 1).await;
+        submit_for(&engine, "t1", 1).await;
+        let own = one(&engine, Claim { wait: PATIENCE, ..bound("same", "t1") }).await;
+        assert!(engine.claim(bound("same", "t2")).await.unwrap().is_empty());
+        let again = one(&engine, bound("same", "t1")).await;
+        assert_eq!(again.lease_id, own.lease_id, "the same claim, the same directives");
+        submit_for(&engine, "t2", 2).await;
+        let all = one(&engine, claim("everybody", 1)).await;
+        assert_eq!(all.tenant_id, "t2");
+        assert!(engine.claim(bound("everybody", "t1")).await.unwrap().is_empty());
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_claim_for_a_tenant_and_one_for_all_wait_side_by_side<W>(play: &Play<W>) {
+        let engine = Arc::new(engine(play, 1).await);
+        let wait = |claim: Claim| {
+            let engine = engine.clone();
+            tokio::spawn(async move { one(&engine, claim).await })
+        };
+        let everybody = wait(claim("everybody", 1));
+        let tenants = wait(Claim { wait: PATIENCE, max: 1, ..bound("tenants", "t1") });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        submit_for(&engine, "t1", 1).await;
+        assert_eq!(tenants.await.unwrap().tenant_id, "t1", "who has no choice comes first");
+        submit_for(&engine, "t2", 2).await;
+        assert_eq!(everybody.await.unwrap().tenant_id, "t2");
+        let engine = Arc::into_inner(engine).expect("nobody else holds it");
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn no_name_leads_a_workspace_out_of_its_place<W>(play: &Play<W>) {
+        let engine = engine(play, 1).await;
+        for (n, tenant_id) in ["..", "../../etc", "a/b", ".", "c:\\d", "é %2f"].into_iter().enumerate() {
+            let job_id = submit_for(&engine, tenant_id, n).await;
+            let directive = one(&engine, claim(&format!("c{n}"), 1)).await;
+            let parts: Vec<&str> = directive.workspace_ref.split('/').collect();
+            let (job, step) = (job_id.to_string(), "s0".to_owned());
+            assert_eq!(parts.len(), 5, "{}", directive.workspace_ref);
+            assert_eq!((parts[2], parts[3], parts[4]), (job.as_str(), step.as_str(), "1"));
+            assert!(!matches!(parts[1], "" | "." | "..") && !parts[1].contains('\\'));
+            assert_eq!(directive.tenant_id, tenant_id, "the name itself is handed on as it is");
+        }
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
     async fn j23_a_three_step_job_is_pulled_and_reported_step_by_step<W>(play: &Play<W>) {
         let engine = engine(play, 3).await;
         let job_id = submit(&engine, 1).await;

@@ -137,9 +137,9 @@ on_both_stores! {
 
     async fn a_service_that_was_not_wished_for_is_left_alone<W>(play: &Play<W>) {
         play.create(1).await;
-        let other = Wish { service: "other".to_owned(), max: 5, pick: Pick::Any };
+        let other = Wish { service: "other".to_owned(), max: 5, pick: Pick::Any, tenant_id: None };
         assert!(play.store().claim(play.engine, vec![other]).await.unwrap().is_empty());
-        let two = ["other", SERVICE].map(|s| Wish { service: s.to_owned(), max: 5, pick: Pick::Any });
+        let two = ["other", SERVICE].map(|s| Wish { service: s.to_owned(), max: 5, pick: Pick::Any, tenant_id: None });
         assert_eq!(play.store().claim(play.engine, two.to_vec()).await.unwrap().len(), 1);
     }
 

@@ -109,15 +109,12 @@ impl<S: Store> Heart<S> {
                 slots = self.reserve_free();
             }
         }
-        let wish =
-            |(service, max): (String, u32), pick| Wish { service, max: max.min(SLICE), pick };
-        let mut wishes = Vec::new();
-        for slots in slots.clone() {
+        let mut wishes = self.pulls.wishes();
+        for (service, max) in slots.clone() {
             // What the engine does itself brings down no process: nothing of it is a suspect.
-            let pick = if slots.0 == CONTROL { Pick::Any } else { Pick::Fresh };
-            wishes.push(wish(slots, pick));
+            let pick = if service == CONTROL { Pick::Any } else { Pick::Fresh };
+            wishes.push(Wish { service, max: max.min(SLICE), pick, tenant_id: None });
         }
-        wishes.extend(self.pulls.wishes().into_iter().map(|pulled| wish(pulled, Pick::Any)));
         if !self.lone.holds_back() {
             wishes.extend(self.wish_for_a_suspect());
         }
@@ -179,7 +176,7 @@ impl<S: Store> Heart<S> {
         self.suspect_turn += 1;
         let names: Vec<&String> = self.services.keys().filter(|name| *name != CONTROL).collect();
         let service = (*names.get(self.suspect_turn % names.len().max(1))?).clone();
-        Some(Wish { service, max: 1, pick: Pick::Lone })
+        Some(Wish { service, max: 1, pick: Pick::Lone, tenant_id: None })
     }
 
     /// Goes on with a claimed activation, in a slot or for a claim that was there when it was asked for.
@@ -203,7 +200,7 @@ impl<S: Store> Heart<S> {
         let service = self.service_of(&held);
         if self.reserve(&service) {
             self.take_up_for(held, None);
-        } else if let Some(no) = self.pulls.seat(&service) {
+        } else if let Some(no) = self.pulls.seat(&service, &held.facts.tenant_id) {
             self.take_up_for(held, Some(no));
         } else if self.services.contains_key(&service) {
             self.occupy(&service);
@@ -232,7 +229,7 @@ impl<S: Store> Heart<S> {
 }
 
 /// The most that one claim asks for of a service.
-const SLICE: u32 = 500;
+pub(super) const SLICE: u32 = 500;
 
 /// The first attempt of a job that was just created and entered.
 fn born(job: &NewJob) -> Held {

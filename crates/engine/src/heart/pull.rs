@@ -12,11 +12,12 @@ use sprag_kernel::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::intake::SLICE;
 use super::phase::Phase;
 use super::{Done, Heart, Origin};
 use crate::callback::{AckMode, Claim, MAX_WAIT};
 use crate::directive::Directive;
-use crate::store::{Answer, HandOff, Held, Store, StoreError};
+use crate::store::{Answer, HandOff, Held, Pick, Store, StoreError, Wish};
 
 /// How many claims may wait at one engine: each is a connection of a worker.
 const MAX_PULLS: usize = 10_000;
@@ -84,25 +85,39 @@ impl Pulls {
         self.waiting.values().any(|pull| pull.is_open() && pull.asked < pull.claim.services.len())
     }
 
-    /// What the claims ask for now, by service.
-    pub(super) fn wishes(&mut self) -> HashMap<String, u32> {
-        let mut wishes: HashMap<String, u32> = HashMap::new();
+    /// What the claims ask for now, by service and tenant.
+    pub(super) fn wishes(&mut self) -> Vec<Wish> {
+        let mut wishes: HashMap<(String, Option<String>), u32> = HashMap::new();
         for pull in self.waiting.values_mut().filter(|pull| pull.is_open()) {
             if let Some(service) = pull.claim.services.get(pull.asked) {
-                *wishes.entry(service.clone()).or_default() += pull.claim.max;
+                let whose = (service.clone(), pull.claim.tenant_id.clone());
+                *wishes.entry(whose).or_default() += pull.claim.max;
                 pull.asked += 1;
             }
         }
-        wishes
+        // Who takes work outside does not die with this process: nothing is a suspect there.
+        let wish = |((service, tenant_id), max): ((String, Option<String>), u32)| Wish {
+            service,
+            max: max.min(SLICE),
+            pick: Pick::Any,
+            tenant_id,
+        };
+        wishes.into_iter().map(wish).collect()
     }
 
-    /// A place for an activation of a service, with the claim that waited longest.
-    pub(super) fn seat(&mut self, service: &str) -> Option<u64> {
-        let fits =
-            |pull: &Pull| pull.has_room() && pull.claim.services.iter().any(|s| s == service);
-        let (no, pull) = self.waiting.iter_mut().find(|(_, pull)| fits(pull))?;
-        pull.expected += 1;
-        Some(*no)
+    /// A place for an activation of a service and tenant, with the claim that waited longest. One that takes
+    /// nothing else comes first, or what was claimed for it would go to those who have a choice.
+    pub(super) fn seat(&mut self, service: &str, tenant_id: &str) -> Option<u64> {
+        let fits = |pull: &Pull| {
+            let is_served = pull.claim.services.iter().any(|name| name == service);
+            pull.has_room() && is_served && pull.claim.takes(tenant_id)
+        };
+        let mut fitting = self.waiting.iter().filter(|(_, pull)| fits(pull));
+        let bound = |(_, pull): &(&u64, &Pull)| pull.claim.tenant_id.is_some();
+        let first = fitting.clone().find(bound).or_else(|| fitting.next());
+        let no = first.map(|(no, _)| *no)?;
+        self.waiting.get_mut(&no).expect("it was just found").expected += 1;
+        Some(no)
     }
 
     /// How the directives of a claim are handed out, and under which id.
@@ -112,12 +127,12 @@ impl Pulls {
             AckMode::Auto => HandOff::Pulled,
             AckMode::Explicit => HandOff::PulledUnacked,
         };
-        Some((hand_off, claim.claim_id.clone()))
+        Some((hand_off, claim.key()))
     }
 
     fn remove(&mut self, no: u64) -> Option<Pull> {
         let pull = self.waiting.remove(&no)?;
-        self.by_claim.remove(&pull.claim.claim_id);
+        self.by_claim.remove(&pull.claim.key());
         Some(pull)
     }
 
@@ -131,7 +146,8 @@ impl Pulls {
 impl<S: Store> Heart<S> {
     pub(super) fn pull(&mut self, claim: Claim, reply: ClaimReply) {
         self.serving.pulled(&claim.services);
-        if let Some(no) = self.pulls.by_claim.get(&claim.claim_id) {
+        let key = claim.key();
+        if let Some(no) = self.pulls.by_claim.get(&key) {
             let pull = self.pulls.waiting.get_mut(no).expect("both are kept together");
             pull.replies.push(reply);
             return;
@@ -144,7 +160,7 @@ impl<S: Store> Heart<S> {
         }
         let no = self.pulls.next_no;
         self.pulls.next_no += 1;
-        self.pulls.by_claim.insert(claim.claim_id.clone(), no);
+        self.pulls.by_claim.insert(key, no);
         let pull = Pull {
             until: Instant::now() + claim.wait.min(MAX_WAIT),
             replies: vec![reply],
@@ -162,7 +178,7 @@ impl<S: Store> Heart<S> {
     pub(super) fn look_up_claims(&mut self) {
         let Some(group) = self.pulls.lookups.next_group() else { return };
         let waiting = &self.pulls.waiting;
-        let id = |no: &u64| waiting.get(no).map(|pull| pull.claim.claim_id.clone());
+        let id = |no: &u64| waiting.get(no).map(|pull| pull.claim.key());
         let claim_ids: Vec<String> = group.iter().filter_map(id).collect();
         let store = self.store.clone();
         self.calls.spawn(async move {

@@ -29,7 +29,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 struct NewTokenShape {
     /// Of `submit`, `work`, `read`, `admin`.
     scopes: Vec<String>,
-    /// For this tenant only; not with `work` and `admin`.
+    /// For this tenant only; not with `admin`. With `work` it is handed this tenant's steps alone.
     tenant_id: Option<String>,
     /// What it is for.
     #[serde(default)]

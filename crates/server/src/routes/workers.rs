@@ -12,6 +12,7 @@ use serde_json::Value;
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence, MAX_WAIT};
 use sprag_engine::directive::Directive;
 use sprag_engine::tokens::Scope;
+use sprag_kernel::{Code, Refusal};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,8 +20,8 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Document, json};
 use crate::guests::Caller;
-use crate::metrics::outcome;
-use crate::problem::{Answered, Problem, invalid};
+use crate::metrics::{Handed as Measured, SUCCEEDED, outcome};
+use crate::problem::{Answered, Refused, invalid};
 use crate::secret::{Key, Lease};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -101,11 +102,10 @@ const URLS: Urls = Urls {
     post, path = "/v1/claim", tag = "workers", request_body = ClaimShape,
     responses(
         (status = 200, description = "Directives, perhaps none", body = DirectivesShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn claim(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
-    caller.expect_everyone(Scope::Work)?;
+    caller.expect(Scope::Work)?;
     let asked: ClaimShape = body.fields()?;
     if asked.wait_s > MAX_WAIT.as_secs() {
         return Err(invalid("wait_s", format!("is from 0 to {}", MAX_WAIT.as_secs())));
@@ -116,6 +116,7 @@ async fn claim(State(app): State<Arc<App>>, caller: Caller, body: Document) -> A
         max: asked.max,
         wait: Duration::from_secs(asked.wait_s),
         ack: asked.ack,
+        tenant_id: caller.tenant_id().map(str::to_owned),
     };
     let mut stopping = app.stopping.subscribe();
     let claimed = tokio::select! {
@@ -205,13 +206,14 @@ struct Said<T> {
     rest: T,
 }
 
-/// Reads a callback whose lease token was made for what it names. The tenant is the token's.
+/// Reads a callback whose lease token was made for what it names. The tenant is that of the lease token; one of
+/// another tenant than the caller's is as good as none.
 fn heard<T: serde::de::DeserializeOwned>(
     app: &App,
     caller: &Caller,
     body: &Document,
 ) -> Answered<(Fence, T)> {
-    caller.expect_everyone(Scope::Work)?;
+    caller.expect(Scope::Work)?;
     let said: Said<T> = body.fields()?;
     let job_id = said.fence.job_id.to_string();
     let tenant_id = lease(&said.fence, &job_id).tenant(&app.key, &said.lease_token)?;
@@ -220,6 +222,9 @@ fn heard<T: serde::de::DeserializeOwned>(
 
 #[derive(Deserialize)]
 struct Nothing {}
+    if !caller.sees(&tenant_id) {
+        return Err(Refused(Refusal::new(Code::LeaseTokenInvalid)));
+    }
 
 #[derive(Serialize)]
 struct Done {
@@ -231,7 +236,6 @@ struct Done {
     post, path = "/v1/callbacks/ack", tag = "workers", request_body = CallbackShape,
     responses(
         (status = 200, description = "Heard", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn ack(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
@@ -245,7 +249,6 @@ async fn ack(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Ans
     post, path = "/v1/callbacks/heartbeat", tag = "workers", request_body = CallbackShape,
     responses(
         (status = 200, description = "`lease_expires_at`, and `cancel` if the worker should stop", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn heartbeat(
@@ -268,7 +271,6 @@ async fn heartbeat(
     post, path = "/v1/callbacks/result", tag = "workers", request_body = CallbackShape,
     responses(
         (status = 200, description = "Stored", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {

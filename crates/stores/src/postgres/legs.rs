@@ -23,8 +23,11 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
     let sql = with_held(include_str!("../../sql/postgres/claim.sql"));
     let lone = i64::from(LONE_DELIVERY) - 1;
     let pick: Vec<i16> = wishes.iter().map(|wish| wish.pick.code()).collect();
+    let tenants: Vec<Option<&str>> = wishes.iter().map(|w| w.tenant_id.as_deref()).collect();
     let now = pools.test_now();
-    let mut rows = pools.run(&sql, &[&engine.0, &now, &services, &most, &lone, &pick]).await?;
+    let wishes: [&(dyn ToSql + Sync); 7] =
+        [&engine.0, &now, &services, &most, &lone, &pick, &tenants];
+    let mut rows = pools.run(&sql, &wishes).await?;
     if rows.is_empty() {
         pools.expect_alive(engine).await?;
     }

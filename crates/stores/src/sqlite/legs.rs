@@ -40,12 +40,13 @@ fn claim_service(
          WHERE a.service = ?1 AND a.ready_at IS NOT NULL
              AND (a.gate IS NULL OR a.admitted_at IS NOT NULL)
              AND (?3 = 0 OR (a.losses + a.ledger / 1000000000000 >= ?4) = (?3 = 2))
+             AND (?5 IS NULL OR j.tenant_id = ?5)
          ORDER BY a.ready_at LIMIT ?2"
     );
     if is_paused(tx, &wish.service)? {
         return Ok(());
     }
-    let wish = params![wish.service, wish.max, wish.pick.code(), LONE_DELIVERY - 1];
+    let wish = params![wish.service, wish.max, wish.pick.code(), LONE_DELIVERY - 1, wish.tenant_id];
     let found = tx.all(&sql, wish, |row| Ok((key(row)?, held_if_readable(tx.connection, row)?)))?;
     for (key, held) in found {
         let Some(mut held) = held else {
