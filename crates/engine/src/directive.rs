@@ -10,6 +10,7 @@ use sprag_kernel::retry::Millis;
 
 use crate::callback::{Fence, lease, text_number};
 use crate::graph::{Graph, place};
+use crate::names::segment;
 use crate::store::Held;
 
 /// What a worker is told about one attempt.
@@ -89,7 +90,10 @@ impl Directive {
             lease_expires_at: held.attempt.deadline.unwrap_or_default(),
             workspace_ref: format!(
                 "{workspace_root}/{}/{}/{}/{}",
-                held.facts.tenant_id, key.job_id, node.step_id, key.attempt_no
+                segment(&held.facts.tenant_id),
+                key.job_id,
+                segment(&node.step_id),
+                key.attempt_no
             ),
             effect_key: held.key.effect_key(&held.facts.effect_owner()),
             input_ref: json(&held.facts.input_ref),
