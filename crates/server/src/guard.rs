@@ -85,10 +85,15 @@ fn expect_origin(app: &App, call: &Request) -> Result<(), Refusal> {
         Some(_) | None => Ok(()),
     }
 }
+    // Who reads the other one of two would let it in.
+    if call.headers().get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(refused("host", "more than one"));
+    }
 
 fn bearer(headers: &HeaderMap) -> Result<TokenText, Refusal> {
     let refused = || Refusal::new(Code::Unauthenticated);
-    let value = headers.get(header::AUTHORIZATION).ok_or_else(refused)?;
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return Err(refused()) };
     let (scheme, token) =
         value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or_else(refused)?;
     if !scheme.eq_ignore_ascii_case("bearer") {

@@ -10,7 +10,7 @@
 //! | `routes` | one file per noun; each reads, calls the engine, and shows |
 //! | [`shapes`], [`problem`] | what is shown, and how a refusal is |
 //! | [`outbound`] | the calls of `http` steps, and which addresses they may go to |
-//! | [`listen`] | connections: TLS, limits, and the end |
+//! | [`listen`], `patience` | connections: TLS, limits, and the end |
 //!
 //! No rule lives here: a handler calls one function of the engine. A call that was answered with success is
 //! durable. The tenant comes from the token; what belongs to another one is not there.
@@ -24,6 +24,7 @@ pub mod listen;
 mod metrics;
 pub mod outbound;
 pub mod problem;
+mod patience;
 mod routes;
 pub mod secret;
 pub mod settings;

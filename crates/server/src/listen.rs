@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::app::{App, router};
+use crate::patience::{Patience, Patient};
 use crate::settings::Settings;
 
 /// The most headers of a call.
@@ -111,7 +112,10 @@ impl Server {
                 builder: builder.clone(),
                 router: router.clone(),
                 watcher: connections.graceful.watcher(),
-                head_timeout: settings.head_timeout,
+                patience: Patience {
+                    greeting: settings.head_timeout,
+                    unread: settings.unread_timeout,
+                },
             };
             let tls = self.tls.clone();
             connections.tasks.spawn(async move {
@@ -151,7 +155,7 @@ struct Serve {
     builder: Arc<auto::Builder<TokioExecutor>>,
     router: axum::Router,
     watcher: hyper_util::server::graceful::Watcher,
-    head_timeout: Duration,
+    patience: Patience,
 }
 
 impl Serve {
@@ -161,7 +165,7 @@ impl Serve {
         match tls {
             None => self.calls(stream).await,
             Some(tls) => {
-                let shaken = tokio::time::timeout(self.head_timeout, tls.accept(stream)).await;
+                let shaken = tokio::time::timeout(self.patience.greeting, tls.accept(stream)).await;
                 if let Ok(Ok(stream)) = shaken {
                     self.calls(stream).await;
                 }
@@ -174,7 +178,8 @@ impl Serve {
         let service = hyper::service::service_fn(move |call: hyper::Request<Incoming>| {
             router.clone().oneshot(call)
         });
-        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        let stream = TokioIo::new(Patient::new(stream, self.patience));
+        let connection = self.builder.serve_connection(stream, service);
         // A connection that breaks is the caller's business; its calls are durable or were not answered.
         let _ = self.watcher.watch(connection.into_owned()).await;
     }

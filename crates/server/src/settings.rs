@@ -29,6 +29,8 @@ pub struct Settings {
     pub head_timeout: Duration,
     /// How long the body of a call may take.
     pub body_timeout: Duration,
+    /// How long a caller may leave an answer unread.
+    pub unread_timeout: Duration,
     /// Calls per second and tenant.
     pub rate: u32,
     /// Calls that a tenant may save up.
@@ -52,6 +54,7 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(30),
             rate: 5_000,
             burst: 10_000,
+            unread_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(10),
         }
     }

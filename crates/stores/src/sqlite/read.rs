@@ -63,14 +63,15 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
     );
     let before = filter.before.as_ref().map(JobId::as_bytes);
     let state = filter.state.map(State::code);
+    let time = |at: Option<u64>| at.map(|at| i64::try_from(at).unwrap_or(i64::MAX));
     let asked = params![
         filter.tenant_id,
         state,
         before,
         filter.limit,
         filter.request_type,
-        filter.from,
-        filter.to,
+        time(filter.from),
+        time(filter.to),
         filter.text,
     ];
     tx.all(&sql, asked, job_view)
