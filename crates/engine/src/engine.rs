@@ -355,7 +355,19 @@ pub struct Engine<S: Store> {
 impl<S: Store> Engine<S> {
     /// Submits an envelope. The same content, or the same idempotency key, is the same job.
     pub async fn submit(&self, envelope: &[u8]) -> Result<Submitted, Refusal> {
-        let envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
+        self.submit_traced(envelope, None).await
+    }
+
+    /// Submits an envelope whose job belongs to this trace, unless it names one itself.
+    pub async fn submit_traced(
+        &self,
+        envelope: &[u8],
+        traceparent: Option<&str>,
+    ) -> Result<Submitted, Refusal> {
+        let mut envelope = Envelope::read(envelope, self.max_envelope_bytes)?;
+        if envelope.traceparent.is_none() {
+            envelope.traceparent = traceparent.map(str::to_owned);
+        }
         let pinned = self.serving(&envelope.request_type).await?;
         let dedup_key = envelope.dedup_key();
         let job = new_job(envelope, dedup_key, &pinned)?;

@@ -21,6 +21,7 @@ use crate::routes;
 use crate::secret::{Key, TokenText};
 use crate::settings::Settings;
 
+use crate::traces::Traces;
 /// What all calls share.
 pub struct App {
     pub(crate) engine: Engine<AnyStore>,
@@ -30,6 +31,7 @@ pub struct App {
     pub(crate) rates: Rates,
     pub(crate) metrics: Metrics,
     pub(crate) streams: Arc<Semaphore>,
+    pub(crate) traces: Traces,
     /// True once the server ends: streams and waiting calls end too.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -58,6 +60,7 @@ impl App {
             rates: Rates::new(settings.rate, settings.burst),
             metrics: Metrics::default(),
             streams: Arc::new(Semaphore::new(settings.max_streams)),
+            traces: Traces::to(settings.traces.as_deref())?,
             stopping: watch::Sender::new(false),
             settings,
         })

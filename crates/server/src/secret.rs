@@ -24,6 +24,11 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// Fresh random bytes, as text.
+pub(crate) fn random_hex<const N: usize>() -> String {
+    hex(&random::<N>())
+}
+
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks_exact(2);
     if !pairs.remainder().is_empty() {

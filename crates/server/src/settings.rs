@@ -37,6 +37,8 @@ pub struct Settings {
     pub burst: u32,
     /// How long calls and handlers may take to end when the server stops.
     pub grace: Duration,
+    /// The URL of a collector of OpenTelemetry that spans of callers' traces are sent to.
+    pub traces: Option<String>,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             burst: 10_000,
             unread_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(10),
+            traces: None,
         }
     }
 }

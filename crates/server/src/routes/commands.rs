@@ -18,8 +18,10 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::call::{Document, json, read};
+use crate::guard::traceparent;
 use crate::guests::Caller;
 use crate::problem::{Answered, Problem, invalid};
+use crate::traces::Parent;
 
 /// How many lines of one call are submitted at a time; the engine commits them in groups.
 const AT_A_TIME: usize = 512;
@@ -105,13 +107,24 @@ async fn submit(State(app): State<Arc<App>>, caller: Caller, call: Request) -> A
         return submit_lines(&app, &caller, call).await;
     }
     let Document(envelope) = Document::from_request(call, &app).await?;
-    let submitted = submit_one(&app, &caller, &envelope).await?;
+    let submitted = submit_one(&app, &caller, &envelope, trace.as_deref()).await?;
     Ok(json(StatusCode::ACCEPTED, &submitted))
 }
 
-async fn submit_one(app: &App, caller: &Caller, envelope: &[u8]) -> Answered<SubmittedShape> {
+async fn submit_one(
+    app: &App,
+    caller: &Caller,
+    envelope: &[u8],
+    trace: Option<&str>,
+) -> Answered<SubmittedShape> {
     expect_tenant(caller, envelope)?;
-    Ok(app.engine.submit(envelope).await?.into())
+    Ok(app.engine.submit_traced(envelope, trace).await?.into())
+}
+
+/// The caller's trace, for jobs whose envelopes name none. One that is not well formed is not handed on.
+fn trace(headers: &HeaderMap) -> Option<String> {
+    let given = traceparent(headers)?;
+    given.parse::<Parent>().is_ok().then(|| given.trim().to_owned())
 }
 
 /// Refuses a body that names another tenant than the token's.
@@ -122,6 +135,7 @@ pub(crate) fn expect_tenant(caller: &Caller, body: &[u8]) -> Answered<()> {
     }
     if caller.tenant_id().is_none() {
         return Ok(());
+    let trace = trace(call.headers());
     }
     // What cannot be read here is refused by the engine, with the place.
     let named = serde_json::from_slice::<Tenant>(body).ok().and_then(|tenant| tenant.tenant_id);
@@ -138,7 +152,7 @@ async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Res
         .collect();
     let answers = futures_util::stream::iter(lines)
         .map(|line| async move {
-            match submit_one(app, caller, &line).await {
+            match submit_one(app, caller, &line, trace).await {
                 Ok(submitted) => serde_json::to_string(&submitted),
                 Err(refused) => serde_json::to_string(&Problem::from(&refused.0)),
             }
@@ -147,6 +161,8 @@ async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Res
     let mut text = String::new();
     let mut answers = std::pin::pin!(answers);
     while let Some(answer) = answers.next().await {
+    let trace = trace(call.headers());
+    let trace = trace.as_deref();
         text.push_str(&answer.map_err(|error| invalid("body", error.to_string()))?);
         text.push('\n');
     }

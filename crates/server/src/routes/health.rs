@@ -71,6 +71,9 @@ async fn readyz(State(app): State<Arc<App>>, _caller: Caller) -> Answered<Respon
 async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response> {
     caller.expect_everyone(Scope::Read)?;
     let mut text = String::new();
+    put!(text, "# HELP sprag_spans_dropped_total Spans that the collector of traces did not take.");
+    put!(text, "# TYPE sprag_spans_dropped_total counter");
+    put!(text, "sprag_spans_dropped_total {}", app.traces.dropped());
     stored(&app, &mut text).await?;
     app.metrics.render(&mut text);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -23,6 +23,7 @@ use crate::guests::Caller;
 use crate::metrics::{Handed as Measured, SUCCEEDED, outcome};
 use crate::problem::{Answered, Refused, invalid};
 use crate::secret::{Key, Lease};
+use crate::traces::{Role, Span};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -289,6 +290,27 @@ async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> 
     let completion = Completion { output_ref: said.output_ref, ..completion };
     let outcome = outcome(&completion);
     app.engine.result(fence.clone(), completion).await?;
-    app.metrics.reported(&fence, outcome);
+    if let Some(handed) = app.metrics.reported(&fence, outcome) {
+        trace(&app, &fence, &handed, outcome);
+    }
     Ok(json(StatusCode::OK, &Done { ok: true }))
+}
+
+/// Tells the trace of the job how long the attempt took, from directive to report.
+fn trace(app: &App, fence: &Fence, handed: &Measured, outcome: &'static str) {
+    let Some(parent) = app.traces.parent(handed.traceparent.as_deref()) else { return };
+    app.traces.send(Span {
+        parent,
+        name: format!("step {}", handed.step_id),
+        role: Role::Consumer,
+        took: handed.at.elapsed(),
+        failed: outcome != SUCCEEDED,
+        attributes: vec![
+            ("sprag.job_id", fence.job_id.to_string().into()),
+            ("sprag.protocol_id", handed.protocol_id.as_str().into()),
+            ("sprag.step_id", handed.step_id.as_str().into()),
+            ("sprag.attempt_no", fence.attempt_no.into()),
+            ("sprag.outcome", outcome.into()),
+        ],
+    });
 }
