@@ -11,6 +11,7 @@ use sprag_stores::AnyStore;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{Content, Ref, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::guard::guard;
@@ -20,8 +21,8 @@ use crate::problem::{Problem, Refused};
 use crate::routes;
 use crate::secret::{Key, TokenText};
 use crate::settings::Settings;
-
 use crate::traces::Traces;
+
 /// What all calls share.
 pub struct App {
     pub(crate) engine: Engine<AnyStore>,
@@ -30,8 +31,8 @@ pub struct App {
     pub(crate) guests: Guests,
     pub(crate) rates: Rates,
     pub(crate) metrics: Metrics,
-    pub(crate) streams: Arc<Semaphore>,
     pub(crate) traces: Traces,
+    pub(crate) streams: Arc<Semaphore>,
     /// True once the server ends: streams and waiting calls end too.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -59,8 +60,8 @@ impl App {
             guests: Guests::default(),
             rates: Rates::new(settings.rate, settings.burst),
             metrics: Metrics::default(),
-            streams: Arc::new(Semaphore::new(settings.max_streams)),
             traces: Traces::to(settings.traces.as_deref())?,
+            streams: Arc::new(Semaphore::new(settings.max_streams)),
             stopping: watch::Sender::new(false),
             settings,
         })
@@ -103,9 +104,21 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(routes::health::routes())
 }
 
-/// The OpenAPI document of this very binary.
+/// The OpenAPI document of this very binary. Every call may be refused, and all refusals look alike.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    routes().into_openapi()
+    let mut api = routes().into_openapi();
+    let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+    let refused = ResponseBuilder::new()
+        .description("A problem")
+        .content("application/problem+json", problem)
+        .build();
+    for path in api.paths.paths.values_mut() {
+        let operations = [&mut path.get, &mut path.put, &mut path.post, &mut path.delete];
+        for operation in operations.into_iter().flatten() {
+            operation.responses.responses.insert("default".to_owned(), refused.clone().into());
+        }
+    }
+    api
 }
 
 /// All routes, behind the guard.

@@ -41,32 +41,31 @@ impl<S: Sync + Send, T: FromStr<Err = Refusal>> FromRequestParts<S> for Named<T>
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| Refused(Refusal::new(Code::RouteUnknown)))?;
-        let (_, value) = params.iter().next().ok_or_else(|| invalid("path", "has no name"))?;
-        Ok(Self(value.parse()?))
+        Ok(Self(in_path(parts, state, 0).await?))
     }
 }
 
-/// The two parameters in the path: an id and what is below it.
-pub(crate) struct Below<T, U>(pub(crate) T, pub(crate) U);
+/// The second parameter in the path: what is below an id.
+pub(crate) struct Below<T>(pub(crate) T);
 
-impl<S, T, U> FromRequestParts<S> for Below<T, U>
-where
-    S: Sync + Send,
-    T: FromStr<Err = Refusal>,
-    U: FromStr<Err = Refusal>,
-{
+impl<S: Sync + Send, T: FromStr<Err = Refusal>> FromRequestParts<S> for Below<T> {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
-        let params = RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| Refused(Refusal::new(Code::RouteUnknown)))?;
-        let mut values = params.iter().map(|(_, value)| value);
-        let missing = || invalid("path", "has no name");
-        let above = values.next().ok_or_else(missing)?.parse()?;
-        Ok(Self(above, values.next().ok_or_else(missing)?.parse()?))
+        Ok(Self(in_path(parts, state, 1).await?))
     }
+}
+
+/// A parameter in the path, by its place.
+async fn in_path<T: FromStr<Err = Refusal>>(
+    parts: &mut Parts,
+    state: &(impl Sync + Send),
+    place: usize,
+) -> Result<T, Refused> {
+    let params = RawPathParams::from_request_parts(parts, state).await;
+    let params = params.map_err(|_| Refused(Refusal::new(Code::RouteUnknown)))?;
+    let value = params.iter().nth(place).map(|(_, value)| value);
+    Ok(value.ok_or_else(|| invalid("path", "has no name"))?.parse()?)
 }
 
 /// A name in a path that is no id.
@@ -90,7 +89,12 @@ impl<S: Sync + Send> FromRequestParts<S> for Asked {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
         let query = Query::<HashMap<String, String>>::from_request_parts(parts, state).await;
-        query.map(|Query(asked)| Self(asked)).map_err(|e| invalid("query", e.body_text()))
+        let Query(asked) = query.map_err(|error| invalid("query", error.body_text()))?;
+        // No store keeps it, so nothing can be found by it; Postgres does not even look.
+        if asked.values().any(|value| value.contains('\0')) {
+            return Err(invalid("query", "has a NUL"));
+        }
+        Ok(Self(asked))
     }
 }
 
@@ -104,6 +108,20 @@ impl Asked {
     pub(crate) fn number<T: FromStr>(&mut self, name: &'static str) -> Result<Option<T>, Refused> {
         let number = |text: String| text.parse().map_err(|_| invalid(name, "is no number"));
         self.take(name).map(number).transpose()
+    }
+
+    /// The tenant whose things are wanted: the caller's own if it has one.
+    pub(crate) fn tenant(&mut self, caller: &Caller) -> Result<Option<String>, Refused> {
+        let named = self.take("tenant");
+        caller.expect_tenant(named.as_deref())?;
+        Ok(caller.tenant_id().map(str::to_owned).or(named))
+    }
+
+    /// Where the list goes on.
+    pub(crate) fn cursor<T: FromStr>(&mut self) -> Result<Option<T>, Refused> {
+        let cursor =
+            |text: String| text.parse().map_err(|_| invalid("cursor", "is not one of this list"));
+        self.take("cursor").map(cursor).transpose()
     }
 
     /// How many items are wanted.

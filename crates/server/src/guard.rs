@@ -85,6 +85,10 @@ fn expect_origin(app: &App, call: &Request) -> Result<(), Refusal> {
         let shown: String = given.chars().take(100).collect();
         Refusal::new(Code::OriginRefused).with(field, shown)
     };
+    // Who reads the other one of two would let it in.
+    if call.headers().get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(refused("host", "more than one"));
+    }
     let text = |name| call.headers().get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = call
         .uri()

@@ -54,9 +54,9 @@ impl Default for Settings {
             max_streams: 64,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            unread_timeout: Duration::from_secs(30),
             rate: 5_000,
             burst: 10_000,
-            unread_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(10),
             traces: None,
         }

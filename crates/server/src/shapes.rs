@@ -380,6 +380,13 @@ impl TokenShape {
     }
 }
 
+/// All there is of something.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Items<T> {
+    /// In order.
+    pub items: Vec<T>,
+}
+
 /// A part of a list, and where the next part begins.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct List<T> {
@@ -387,4 +394,18 @@ pub struct List<T> {
     pub items: Vec<T>,
     /// Ask for what comes after with this as `cursor`; absent at the end.
     pub next: Option<String>,
+}
+
+impl<T> List<T> {
+    /// The part that was found when so many were asked for: a full one may have another one after it.
+    pub(crate) fn part<V>(
+        found: &[V],
+        limit: u32,
+        shape: impl Fn(&V) -> T,
+        id: impl Fn(&V) -> String,
+    ) -> Self {
+        let is_full = found.len() == limit as usize;
+        let next = found.last().filter(|_| is_full).map(id);
+        Self { items: found.iter().map(shape).collect(), next }
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -41,28 +41,47 @@ pub(crate) struct Envelope {
     /// What is asked for; names the protocol.
     #[schema(max_length = 200, min_length = 1)]
     request_type: String,
-    /// Where the input is: text, or an object with a `uri`.
-    input_ref: serde_json::Value,
-    /// Where the output goes: text, or an object with a `uri`.
-    output_ref: serde_json::Value,
+    /// Where the input is.
+    input_ref: Reference,
+    /// Where the output goes.
+    output_ref: Reference,
     /// What every step is handed.
     payload: serde_json::Value,
     /// The version of the payload's schema.
     schema_version: String,
     /// The caller's own key: the same key is the same job.
+    #[schema(max_length = 200, min_length = 1)]
     idempotency_key: Option<String>,
     /// `DEFAULT` or `BURST`.
+    #[schema(pattern = "^(DEFAULT|BURST)$")]
     mode: Option<String>,
     /// Which document, for mode BURST.
+    #[schema(max_length = 200, min_length = 1)]
     doc_id: Option<String>,
     /// Handed through.
+    #[schema(max_length = 200, min_length = 1)]
     correlation_id: Option<String>,
-    /// Handed through.
+    /// Handed through; that of the call if absent.
+    #[schema(max_length = 200, min_length = 1)]
     traceparent: Option<String>,
     /// Not to start before, in milliseconds since 1970.
     not_before: Option<u64>,
     /// Higher goes first.
     priority: Option<i32>,
+}
+
+/// Where something is. The engine hands it on and never opens it.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code)] // as above
+enum Reference {
+    /// As it is.
+    Text(String),
+    /// With more that the worker may know.
+    Object {
+        /// Where it is.
+        uri: String,
+    },
 }
 
 /// What became of a submit.
@@ -97,7 +116,6 @@ impl From<Submitted> for SubmittedShape {
     responses(
         (status = 202, description = "The job, new or known", body = SubmittedShape),
         (status = 200, description = "One line per line: a job, or problem details", body = String, content_type = "application/x-ndjson"),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn submit(State(app): State<Arc<App>>, caller: Caller, call: Request) -> Answered<Response> {
@@ -106,6 +124,7 @@ async fn submit(State(app): State<Arc<App>>, caller: Caller, call: Request) -> A
     if kind.is_some_and(|kind| kind.starts_with(NDJSON)) {
         return submit_lines(&app, &caller, call).await;
     }
+    let trace = trace(call.headers());
     let Document(envelope) = Document::from_request(call, &app).await?;
     let submitted = submit_one(&app, &caller, &envelope, trace.as_deref()).await?;
     Ok(json(StatusCode::ACCEPTED, &submitted))
@@ -135,7 +154,6 @@ pub(crate) fn expect_tenant(caller: &Caller, body: &[u8]) -> Answered<()> {
     }
     if caller.tenant_id().is_none() {
         return Ok(());
-    let trace = trace(call.headers());
     }
     // What cannot be read here is refused by the engine, with the place.
     let named = serde_json::from_slice::<Tenant>(body).ok().and_then(|tenant| tenant.tenant_id);
@@ -143,6 +161,8 @@ pub(crate) fn expect_tenant(caller: &Caller, body: &[u8]) -> Answered<()> {
 }
 
 async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Response> {
+    let trace = trace(call.headers());
+    let trace = trace.as_deref();
     let body = read(app, call, app.settings.max_bulk_bytes).await?;
     let lines: Vec<Bytes> = body
         .split(|byte| *byte == b'\n')
@@ -161,8 +181,6 @@ async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Res
     let mut text = String::new();
     let mut answers = std::pin::pin!(answers);
     while let Some(answer) = answers.next().await {
-    let trace = trace(call.headers());
-    let trace = trace.as_deref();
         text.push_str(&answer.map_err(|error| invalid("body", error.to_string()))?);
         text.push('\n');
     }

@@ -15,18 +15,18 @@ use futures_util::stream;
 use serde::Serialize;
 use sprag_engine::feed::Cursor;
 use sprag_engine::ids::JobId;
-use sprag_engine::store::Store;
+use sprag_engine::store::{JobView, Store};
 use sprag_engine::tokens::Scope;
 use sprag_kernel::{Code, Refusal};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::jobs::find;
+use super::found::Thing;
 use crate::app::App;
 use crate::call::Asked;
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, Refused};
+use crate::problem::{Answered, Refused};
 use crate::shapes::EventShape;
 
 /// How many events one look takes.
@@ -60,7 +60,6 @@ struct Told {
     ),
     responses(
         (status = 200, description = "A stream that does not end by itself", body = String, content_type = "text/event-stream"),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn feed(
@@ -75,7 +74,7 @@ async fn feed(
     let after = last.or_else(|| asked.take("after"));
     asked.finish()?;
     if let Some(job_id) = job_id {
-        find(&app, &caller, job_id).await?;
+        JobView::find(&app, &caller, job_id).await?;
     }
     let after = after.map_or(Ok(Cursor::START), |after| after.parse())?;
     let busy = || Refused(Refusal::new(Code::RateLimited).with("what", "streams of events"));

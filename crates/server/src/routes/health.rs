@@ -18,7 +18,7 @@ use crate::app::{App, openapi};
 use crate::call::json;
 use crate::guests::Caller;
 use crate::metrics::{label, put};
-use crate::problem::{Answered, Problem};
+use crate::problem::Answered;
 
 /// How long the store may take to answer before the server counts as not ready.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,7 +47,6 @@ async fn healthz() -> Response {
     get, path = "/readyz", tag = "operations",
     responses(
         (status = 200, description = "It can work", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn readyz(State(app): State<Arc<App>>, _caller: Caller) -> Answered<Response> {
@@ -65,17 +64,16 @@ async fn readyz(State(app): State<Arc<App>>, _caller: Caller) -> Answered<Respon
     get, path = "/metrics", tag = "operations",
     responses(
         (status = 200, description = "Text", body = String, content_type = "text/plain"),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response> {
     caller.expect_everyone(Scope::Read)?;
     let mut text = String::new();
+    stored(&app, &mut text).await?;
+    app.metrics.render(&mut text);
     put!(text, "# HELP sprag_spans_dropped_total Spans that the collector of traces did not take.");
     put!(text, "# TYPE sprag_spans_dropped_total counter");
     put!(text, "sprag_spans_dropped_total {}", app.traces.dropped());
-    stored(&app, &mut text).await?;
-    app.metrics.render(&mut text);
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
@@ -144,7 +142,6 @@ fn gauge(text: &mut String, name: &str, help: &str, values: Vec<(String, f64)>) 
     get, path = "/openapi.json", tag = "operations",
     responses(
         (status = 200, description = "OpenAPI 3.1", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn document(_caller: Caller) -> Response {

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sprag_engine::explain::{Explanation, explain};
-use sprag_engine::ids::JobId;
 use sprag_engine::signals::Signals as _;
 use sprag_engine::store::{JobFilter, JobView, Store};
 use sprag_engine::tokens::Scope;
+use sprag_kernel::JobState;
 use sprag_kernel::machine::State as _;
-use sprag_kernel::{Code, JobState, Refusal};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::commands::SubmittedShape;
+use super::found::{Found, Thing};
 use crate::app::App;
-use crate::call::{Asked, Document, Named, if_match, json, versioned};
+use crate::call::{Asked, Document, if_match, json, versioned};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, Refused, invalid};
-use crate::shapes::{EventShape, JobShape, List, StepShape};
+use crate::problem::{Answered, invalid};
+use crate::shapes::{EventShape, Items, JobShape, List, StepShape};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -34,14 +34,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(explained))
         .routes(routes!(cancel))
         .routes(routes!(rerun))
-}
-
-/// A job of the caller's; another tenant's is not there.
-pub(crate) async fn find(app: &App, caller: &Caller, job_id: JobId) -> Answered<JobView> {
-    let found = app.engine.store().job(job_id).await?;
-    found
-        .filter(|job| caller.sees(&job.facts.tenant_id))
-        .ok_or_else(|| Refused(Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string())))
 }
 
 /// Lists jobs, the newest first.
@@ -59,35 +51,29 @@ pub(crate) async fn find(app: &App, caller: &Caller, job_id: JobId) -> Answered<
     ),
     responses(
         (status = 200, description = "A part of the list", body = List<JobShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> Answered<Response> {
     caller.expect(Scope::Read)?;
-    let tenant = asked.take("tenant");
-    caller.expect_tenant(tenant.as_deref())?;
     let state = asked.take("state").map(|name| {
         JobState::from_name(&name).ok_or_else(|| invalid("state", "is no state of a job"))
     });
-    let cursor = asked.take("cursor").map(|cursor| {
-        cursor.parse::<JobId>().map_err(|_| invalid("cursor", "is not one of this list"))
-    });
     let filter = JobFilter {
-        tenant_id: caller.tenant_id().map(str::to_owned).or(tenant),
+        tenant_id: asked.tenant(&caller)?,
         state: state.transpose()?,
         request_type: asked.take("type"),
         from: asked.number("from")?,
         to: asked.number("to")?,
         text: asked.take("text"),
-        before: cursor.transpose()?,
+        before: asked.cursor()?,
         limit: asked.limit()?,
     };
     asked.finish()?;
-    let limit = filter.limit as usize;
+    let limit = filter.limit;
     let jobs = app.engine.store().jobs(filter).await?;
-    let next = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.facts.job_id.to_string());
-    let items = jobs.iter().map(|job| JobShape::of(job, &[])).collect();
-    Ok(json(StatusCode::OK, &List::<JobShape> { items, next }))
+    let (shape, id) =
+        (|job: &JobView| JobShape::of(job, &[]), |job: &JobView| job.facts.job_id.to_string());
+    Ok(json(StatusCode::OK, &List::part(&jobs, limit, shape, id)))
 }
 
 /// Shows a job.
@@ -96,24 +82,14 @@ async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> 
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    let job = find(&app, &caller, job_id).await?;
-    Ok(versioned(StatusCode::OK, job.row.version, &JobShape::of(&job, &[])))
+async fn show(Found(job): Found<JobView>) -> Response {
+    shown(StatusCode::OK, &job)
 }
 
-/// What a job consists of.
-#[derive(Serialize, ToSchema)]
-struct Items<T> {
-    /// In order.
-    items: Vec<T>,
+fn shown(status: StatusCode, job: &JobView) -> Response {
+    versioned(status, job.row.version, &JobShape::of(job, &[]))
 }
 
 /// Shows the steps of a job, each as its newest attempt.
@@ -122,17 +98,10 @@ struct Items<T> {
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its steps", body = Items<StepShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn steps(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    find(&app, &caller, job_id).await?;
-    let attempts = app.engine.store().attempts(job_id).await?;
+async fn steps(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
+    let attempts = app.engine.store().attempts(job.facts.job_id).await?;
     Ok(json(StatusCode::OK, &Items::<StepShape> { items: StepShape::newest(&attempts) }))
 }
 
@@ -142,17 +111,10 @@ async fn steps(
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its events", body = Items<EventShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn events(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    find(&app, &caller, job_id).await?;
-    let events = app.engine.store().events(job_id).await?;
+async fn events(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
+    let events = app.engine.store().events(job.facts.job_id).await?;
     let items = events.iter().map(EventShape::of).collect();
     Ok(json(StatusCode::OK, &Items::<EventShape> { items }))
 }
@@ -163,17 +125,10 @@ async fn events(
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its attempts", body = Items<StepShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn ledger(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    find(&app, &caller, job_id).await?;
-    let attempts = app.engine.store().attempts(job_id).await?;
+async fn ledger(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
+    let attempts = app.engine.store().attempts(job.facts.job_id).await?;
     let items = attempts.iter().map(StepShape::of).collect();
     Ok(json(StatusCode::OK, &Items::<StepShape> { items }))
 }
@@ -196,19 +151,12 @@ struct ExplanationShape {
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Sentences", body = ExplanationShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn explained(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    let job = find(&app, &caller, job_id).await?;
+async fn explained(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
     let store = app.engine.store();
-    let attempts = store.attempts(job_id).await?;
-    let signals = store.signals(job_id).await?;
+    let attempts = store.attempts(job.facts.job_id).await?;
+    let signals = store.signals(job.facts.job_id).await?;
     let explanation: Explanation = explain(&job, &attempts, &signals, store.now().await?);
     Ok(json(StatusCode::OK, &explanation))
 }
@@ -222,21 +170,18 @@ async fn explained(
     ),
     responses(
         (status = 202, description = "The job: CANCELLING, CANCELLED, or how it had ended", body = JobShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn cancel(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Named(job_id): Named<JobId>,
+    Found(job): Found<JobView>,
     headers: HeaderMap,
     _body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    find(&app, &caller, job_id).await?;
+    let job_id = job.facts.job_id;
     app.engine.cancel(job_id, if_match(&headers)?).await?;
-    let job = find(&app, &caller, job_id).await?;
-    Ok(versioned(StatusCode::ACCEPTED, job.row.version, &JobShape::of(&job, &[])))
+    Ok(shown(StatusCode::ACCEPTED, &JobView::find(&app, &caller, job_id).await?))
 }
 
 /// Which rerun of a job.
@@ -254,18 +199,14 @@ struct Rerun {
     request_body = Option<Rerun>,
     responses(
         (status = 202, description = "The new job", body = SubmittedShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn rerun(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
+    Found(job): Found<JobView>,
     body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
     let Rerun { n } = body.fields()?;
-    find(&app, &caller, job_id).await?;
-    let submitted = app.engine.rerun(job_id, n).await?;
+    let submitted = app.engine.rerun(job.facts.job_id, n).await?;
     Ok(json(StatusCode::ACCEPTED, &SubmittedShape::from(submitted)))
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod commands;
 pub(crate) mod events;
+mod found;
 pub(crate) mod health;
 pub(crate) mod jobs;
 pub(crate) mod protocols;

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Name, Named, json, read};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, Refused, invalid};
+use crate::problem::{Answered, Refused, invalid};
 use crate::shapes::List;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -28,7 +28,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     get, path = "/v1/protocols", tag = "protocols",
     responses(
         (status = 200, description = "All of them", body = List<Object>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response> {
@@ -44,7 +43,6 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response>
     params(("id" = String, Path, description = "The protocol")),
     responses(
         (status = 200, description = "Its definition", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn show(
@@ -66,7 +64,6 @@ async fn show(
     request_body(content((Object = "application/json"), (String = "application/yaml"))),
     responses(
         (status = 200, description = "Its definition", body = Object),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn put(

@@ -6,19 +6,18 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
-use sprag_engine::ids::RequestId;
 use sprag_engine::requests::{RequestFilter, RequestStore, RequestView};
 use sprag_engine::tokens::Scope;
-use sprag_kernel::{Code, Refusal};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::commands::expect_tenant;
+use super::found::Found;
 use crate::app::App;
-use crate::call::{Asked, Document, Named, if_match, json, versioned};
+use crate::call::{Asked, Document, if_match, json, versioned};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, Refused, invalid};
+use crate::problem::Answered;
 use crate::shapes::{EventShape, List, RequestShape};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -31,13 +30,6 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(run))
         .routes(routes!(retry))
         .routes(routes!(cancel))
-}
-
-async fn find(app: &App, caller: &Caller, request_id: RequestId) -> Answered<RequestView> {
-    let found = app.engine.store().request(request_id).await?;
-    found.filter(|view| caller.sees(&view.facts.tenant_id)).ok_or_else(|| {
-        Refused(Refusal::new(Code::RequestUnknown).with("request_id", request_id.to_string()))
-    })
 }
 
 fn shown(status: StatusCode, view: &RequestView) -> Response {
@@ -70,7 +62,6 @@ struct NewRequestShape {
     responses(
         (status = 201, description = "Created", body = RequestShape),
         (status = 200, description = "It was there", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn create(
@@ -95,29 +86,21 @@ async fn create(
     ),
     responses(
         (status = 200, description = "A part of the list", body = List<RequestShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> Answered<Response> {
     caller.expect(Scope::Read)?;
-    let tenant = asked.take("tenant");
-    caller.expect_tenant(tenant.as_deref())?;
-    let cursor = asked.take("cursor").map(|cursor| {
-        cursor.parse::<RequestId>().map_err(|_| invalid("cursor", "is not one of this list"))
-    });
     let filter = RequestFilter {
-        tenant_id: caller.tenant_id().map(str::to_owned).or(tenant),
+        tenant_id: asked.tenant(&caller)?,
         request_type: asked.take("type"),
-        before: cursor.transpose()?,
+        before: asked.cursor()?,
         limit: asked.limit()?,
     };
     asked.finish()?;
-    let limit = filter.limit as usize;
+    let limit = filter.limit;
     let views = app.engine.store().requests(filter).await?;
-    let last = views.last().filter(|_| views.len() == limit);
-    let next = last.map(|view| view.facts.request_id.to_string());
-    let items = views.iter().map(RequestShape::of).collect();
-    Ok(json(StatusCode::OK, &List::<RequestShape> { items, next }))
+    let id = |view: &RequestView| view.facts.request_id.to_string();
+    Ok(json(StatusCode::OK, &List::part(&views, limit, RequestShape::of, id)))
 }
 
 /// Shows a request.
@@ -126,16 +109,10 @@ async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> 
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
-async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    Ok(shown(StatusCode::OK, &find(&app, &caller, request_id).await?))
+async fn show(Found(request): Found<RequestView>) -> Response {
+    shown(StatusCode::OK, &request)
 }
 
 /// Shows what happened to a request by itself; the history of a run is that of its job.
@@ -144,17 +121,13 @@ async fn show(
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "Its events", body = List<EventShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn events(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
 ) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    find(&app, &caller, request_id).await?;
-    let events = app.engine.store().request_events(request_id).await?;
+    let events = app.engine.store().request_events(request.facts.request_id).await?;
     let items = events.iter().map(EventShape::of).collect();
     Ok(json(StatusCode::OK, &List::<EventShape> { items, next: None }))
 }
@@ -178,19 +151,16 @@ struct Edit {
     request_body = Option<Edit>,
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn draft(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
     headers: HeaderMap,
     Document(edit): Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    find(&app, &caller, request_id).await?;
-    let view = app.engine.request_draft(request_id, &edit, if_match(&headers)?).await?;
+    let view =
+        app.engine.request_draft(request.facts.request_id, &edit, if_match(&headers)?).await?;
     Ok(shown(StatusCode::OK, &view))
 }
 
@@ -218,20 +188,17 @@ fn yes() -> bool {
     request_body = Option<Confirm>,
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn confirm(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
     headers: HeaderMap,
     body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
     let Confirm { run } = body.fields()?;
-    find(&app, &caller, request_id).await?;
-    let view = app.engine.request_confirm(request_id, run, if_match(&headers)?).await?;
+    let view =
+        app.engine.request_confirm(request.facts.request_id, run, if_match(&headers)?).await?;
     Ok(shown(StatusCode::OK, &view))
 }
 
@@ -244,19 +211,15 @@ async fn confirm(
     ),
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn run(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
     headers: HeaderMap,
     _body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    find(&app, &caller, request_id).await?;
-    let view = app.engine.request_run(request_id, if_match(&headers)?).await?;
+    let view = app.engine.request_run(request.facts.request_id, if_match(&headers)?).await?;
     Ok(shown(StatusCode::OK, &view))
 }
 
@@ -278,20 +241,17 @@ struct Retry {
     request_body = Retry,
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn retry(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
     headers: HeaderMap,
     body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
     let Retry { run_no } = body.fields()?;
-    find(&app, &caller, request_id).await?;
-    let view = app.engine.request_retry(request_id, run_no, if_match(&headers)?).await?;
+    let view =
+        app.engine.request_retry(request.facts.request_id, run_no, if_match(&headers)?).await?;
     Ok(shown(StatusCode::OK, &view))
 }
 
@@ -301,16 +261,12 @@ async fn retry(
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "The request", body = RequestShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn cancel(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(request_id): Named<RequestId>,
+    Found(request): Found<RequestView>,
     _body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    find(&app, &caller, request_id).await?;
-    Ok(shown(StatusCode::OK, &app.engine.request_cancel(request_id).await?))
+    Ok(shown(StatusCode::OK, &app.engine.request_cancel(request.facts.request_id).await?))
 }

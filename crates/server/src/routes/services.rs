@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Document, Name, Named, json};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem};
+use crate::problem::Answered;
 use crate::shapes::List;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -40,7 +40,6 @@ struct ServiceShape {
     get, path = "/v1/services", tag = "services",
     responses(
         (status = 200, description = "All of them", body = List<ServiceShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response> {
@@ -65,7 +64,6 @@ async fn shapes(app: &App) -> Answered<Vec<ServiceShape>> {
     params(("id" = String, Path, description = "The service")),
     responses(
         (status = 200, description = "All services", body = List<ServiceShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn pause(
@@ -85,7 +83,6 @@ async fn pause(
     params(("id" = String, Path, description = "The service")),
     responses(
         (status = 200, description = "All services", body = List<ServiceShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn resume(

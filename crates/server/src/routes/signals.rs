@@ -8,18 +8,18 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sprag_engine::ids::JobId;
 use sprag_engine::signals::{Decision, Signal, SignalView, Signals as _};
-use sprag_engine::tokens::Scope;
+use sprag_engine::store::JobView;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::jobs::find;
+use super::found::Found;
 use crate::app::App;
-use crate::call::{Below, Document, Name, Named, json};
+use crate::call::{Below, Document, Name, json};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem};
+use crate::problem::Answered;
+use crate::shapes::Items;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(say))
@@ -97,32 +97,18 @@ impl SignalShape {
     }
 }
 
-/// All of them.
-#[derive(Serialize, ToSchema)]
-struct SignalList {
-    /// In the order in which they came.
-    items: Vec<SignalShape>,
-}
-
 /// Lists what was said to a job.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/signals", tag = "jobs",
     params(("id" = String, Path, description = "The job")),
     responses(
-        (status = 200, description = "Its signals", body = SignalList),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "Its signals", body = Items<SignalShape>),
     )
 )]
-async fn list(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(job_id): Named<JobId>,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    find(&app, &caller, job_id).await?;
-    let signals = app.engine.store().signals(job_id).await?;
+async fn list(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
+    let signals = app.engine.store().signals(job.facts.job_id).await?;
     let items = signals.into_iter().map(SignalShape::of).collect();
-    Ok(json(StatusCode::OK, &SignalList { items }))
+    Ok(json(StatusCode::OK, &Items::<SignalShape> { items }))
 }
 
 /// Says something to a job. It is kept if no step waits for it yet; the same id again changes nothing.
@@ -135,17 +121,16 @@ async fn list(
     request_body = Said,
     responses(
         (status = 202, description = "It is kept", body = SaidShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn say(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Below(job_id, Name(name)): Below<JobId, Name>,
+    Found(job): Found<JobView>,
+    Below(Name(name)): Below<Name>,
     body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    find(&app, &caller, job_id).await?;
+    let job_id = job.facts.job_id;
     let said: Said = body.fields()?;
     let signal = Signal {
         signal_id: said.signal_id,

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Document, Name, Named, json};
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, Refused};
+use crate::problem::{Answered, Refused};
 use crate::secret::TokenText;
 use crate::shapes::{List, TokenShape};
 
@@ -53,7 +53,6 @@ struct Made {
     post, path = "/v1/tokens", tag = "tokens", request_body = NewTokenShape,
     responses(
         (status = 201, description = "The token, with its text", body = Made),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn create(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
@@ -87,7 +86,6 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, body: Document) -> 
     get, path = "/v1/tokens", tag = "tokens",
     responses(
         (status = 200, description = "All of them", body = List<TokenShape>),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response> {
@@ -103,7 +101,6 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response>
     params(("id" = String, Path, description = "The token's id")),
     responses(
         (status = 200, description = "The token", body = TokenShape),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn revoke(

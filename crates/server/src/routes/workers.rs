@@ -39,8 +39,10 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 struct ClaimShape {
     /// Chosen by the worker, new for every claim. The same again gets the same directives while their
     /// leases hold.
+    #[schema(max_length = 200, min_length = 1)]
     claim_id: String,
     /// What it can do.
+    #[schema(max_items = 100, min_items = 1)]
     services: Vec<String>,
     /// At most so many directives.
     #[serde(default = "one")]
@@ -114,10 +116,10 @@ async fn claim(State(app): State<Arc<App>>, caller: Caller, body: Document) -> A
     let claim = Claim {
         claim_id: asked.claim_id,
         services: asked.services,
+        tenant_id: caller.tenant_id().map(str::to_owned),
         max: asked.max,
         wait: Duration::from_secs(asked.wait_s),
         ack: asked.ack,
-        tenant_id: caller.tenant_id().map(str::to_owned),
     };
     let mut stopping = app.stopping.subscribe();
     let claimed = tokio::select! {
@@ -175,12 +177,14 @@ struct CallbackShape {
     /// With a heartbeat: how far it is.
     progress: Option<Value>,
     /// With a result: `SUCCEEDED` or `FAILED`.
+    #[schema(pattern = "^(SUCCEEDED|FAILED)$")]
     status: Option<String>,
     /// With a result: what came of it.
     output: Option<Value>,
     /// With a result: where the output is.
     output_ref: Option<Value>,
     /// With FAILED: `RETRYABLE` or `NON_RETRYABLE`.
+    #[schema(pattern = "^(RETRYABLE|NON_RETRYABLE)$")]
     failure_class: Option<String>,
     /// With FAILED: why.
     error: Option<ErrorShape>,
@@ -218,14 +222,14 @@ fn heard<T: serde::de::DeserializeOwned>(
     let said: Said<T> = body.fields()?;
     let job_id = said.fence.job_id.to_string();
     let tenant_id = lease(&said.fence, &job_id).tenant(&app.key, &said.lease_token)?;
+    if !caller.sees(&tenant_id) {
+        return Err(Refused(Refusal::new(Code::LeaseTokenInvalid)));
+    }
     Ok((Fence { tenant_id: Some(tenant_id), ..said.fence }, said.rest))
 }
 
 #[derive(Deserialize)]
 struct Nothing {}
-    if !caller.sees(&tenant_id) {
-        return Err(Refused(Refusal::new(Code::LeaseTokenInvalid)));
-    }
 
 #[derive(Serialize)]
 struct Done {
