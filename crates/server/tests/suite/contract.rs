@@ -8,7 +8,7 @@ use super::house::{House, envelope};
 const OPEN: &str = "/healthz";
 
 /// Every operation of the document, with ids filled in: method, path as called, path as documented.
-fn operations(document: &Value, id: &str) -> Vec<(String, String, String)> {
+pub(crate) fn operations(document: &Value, id: &str) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
@@ -91,44 +91,6 @@ fn every_operation_needs_a_token_and_its_scope() {
         assert!(shape.starts_with('/'));
     }
     assert!(tried >= 25, "{tried}");
-    house.close();
-}
-
-#[test]
-fn what_belongs_to_another_tenant_is_not_there() {
-    let house = House::open();
-    let admin = house.admin();
-    let job =
-        admin.post("/v1/commands", &envelope("t1", 1)).ok()["jobId"].as_str().unwrap().to_owned();
-    let request = admin.post("/v1/requests", &json!({"tenant_id": "t1", "request_type": "PAGES"}));
-    let request = request.ok()["requestId"].as_str().unwrap().to_owned();
-    let document = admin.get("/openapi.json").ok();
-    let stranger = house.caller(&["submit", "read"], Some("t2"));
-    let absent = "01a1e170-a091-711c-9b51-cbe48e0b906f";
-    let mut tried = 0;
-    for (kind, id, code) in
-        [("jobs", &job, "JOB_UNKNOWN"), ("requests", &request, "REQUEST_UNKNOWN")]
-    {
-        let of_kind = |shape: &str| shape.starts_with(&format!("/v1/{kind}/{{id}}"));
-        for (method, path, shape) in operations(&document, id).into_iter().filter(|o| of_kind(&o.2))
-        {
-            let body = if shape.ends_with("retry") { r#"{"run_no":1}"# } else { "" };
-            let theirs = stranger.call(&method, &path, body);
-            theirs.refused(404, code);
-            let none = stranger.call(&method, &path.replace(id.as_str(), absent), body);
-            let same = |text: &str| text.replace(id.as_str(), "ID").replace(absent, "ID");
-            assert_eq!(same(&theirs.text), same(&none.text), "as if absent: {method} {shape}");
-            tried += 1;
-        }
-    }
-    assert!(tried >= 13, "{tried}");
-    stranger.post("/v1/commands", &envelope("t1", 2)).refused(403, "TENANT_MISMATCH");
-    stranger
-        .post("/v1/requests", &json!({"tenant_id": "t1", "request_type": "PAGES"}))
-        .refused(403, "TENANT_MISMATCH");
-    stranger.get("/v1/jobs?tenant=t1").refused(403, "TENANT_MISMATCH");
-    assert_eq!(stranger.get("/v1/jobs").ok()["items"], json!([]));
-    assert_eq!(stranger.get("/v1/requests").ok()["items"], json!([]));
     house.close();
 }
 
@@ -235,7 +197,7 @@ fn tokens_are_made_shown_once_and_taken_back() {
     for wrong in [
         json!({"scopes": []}),
         json!({"scopes": ["all"]}),
-        json!({"scopes": ["work"], "tenant_id": "t"}),
+        json!({"scopes": ["admin"], "tenant_id": "t"}),
     ] {
         admin.post("/v1/tokens", &wrong).refused(400, "TOKEN_INVALID");
     }

@@ -169,6 +169,11 @@ impl House {
         }
     }
 
+    /// Where it listens, without the scheme.
+    pub(crate) fn address(&self) -> String {
+        self.url.split_once("://").unwrap().1.to_owned()
+    }
+
     pub(crate) fn admin(&self) -> Caller {
         Caller::new(&self.url, Some(&self.admin))
     }

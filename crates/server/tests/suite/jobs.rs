@@ -70,6 +70,9 @@ fn a_list_is_read_in_parts_and_filtered() {
     assert_eq!(count("state=QUEUED&type=PAGES"), 5);
     assert_eq!(count("from=99999999999999"), 0);
     assert_eq!(count("to=99999999999999"), 5);
+    assert_eq!(count("from=18446744073709551615"), 0, "later than any store can say");
+    assert_eq!(count("to=18446744073709551615"), 5);
+    admin.get("/v1/jobs?text=%00").refused(400, "CALL_INVALID");
     admin.get("/v1/jobs?stat=QUEUED").refused(400, "CALL_INVALID");
     admin.get("/v1/jobs?limit=0").refused(400, "CALL_INVALID");
     let own = house.caller(&["read"], Some("t2")).get("/v1/jobs").ok();
@@ -99,7 +102,7 @@ fn a_job_has_an_etag_and_two_cancels_are_one() {
 }
 
 /// The `id` and `data` lines of a stream, until so many events were seen.
-fn stream(
+pub(crate) fn stream(
     caller: &Caller,
     path: &str,
     last: Option<&str>,
