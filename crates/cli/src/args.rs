@@ -8,6 +8,7 @@ use crate::commands::{
 };
 use crate::demo;
 use crate::map::args::MapArgs;
+use crate::worker_check::WorkerCheckArgs;
 
 /// Sprag: a durable job engine whose state can only move forward.
 #[derive(Debug, Parser)]
@@ -37,6 +38,8 @@ pub enum Command {
     Signal(signal::SignalArgs),
     /// Do the steps of a service for a server, with a command per step.
     Worker(worker::WorkerArgs),
+    /// Check a worker of any kind against a server of its own: does it claim, report and fail as it should?
+    WorkerCheck(WorkerCheckArgs),
     /// Create requests at a server, draft, confirm and run them.
     Request(request::RequestArgs),
     /// Say who may call a server.

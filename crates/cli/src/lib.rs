@@ -11,9 +11,11 @@
 //! | [`jobs`] | jobs, at a server or in a store |
 //! | [`map`] | `sprag map`, which needs a folder of its own |
 //! | [`output`] | answers to stdout, errors to stderr, for people or for programs |
+//! | [`stage`] | a server and processes beside it, for a while |
 //! | [`stores`] | looking at a store |
 //! | [`table`] | columns |
 //! | [`waiting`] | a job of a server, to its end |
+//! | [`worker_check`] | `sprag worker-check`, a kit for workers |
 
 pub mod args;
 pub mod client;
@@ -23,9 +25,11 @@ pub mod feed;
 pub mod jobs;
 pub mod map;
 pub mod output;
+pub mod stage;
 pub mod stores;
 pub mod table;
 pub mod waiting;
+pub mod worker_check;
 
 use std::process::ExitCode;
 
@@ -60,6 +64,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Submit(args) => commands::submit::run(&args, output),
         Command::Signal(args) => commands::signal::run(&args, output),
         Command::Worker(args) => commands::worker::run(&args, output),
+        Command::WorkerCheck(args) => worker_check::run(&args, output),
         Command::Request(args) => commands::request::run(&args, output),
         Command::Token(args) => commands::token::run(&args, output),
         Command::Machines(args) => commands::machines::run(&args, output),

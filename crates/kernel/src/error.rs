@@ -340,6 +340,9 @@ codes! {
     DemoFailed = "DEMO_FAILED", Rejected, 422,
         "the demo did not go as its script says",
         "run it again with --keep and look at the logs in its folder; this may be a bug";
+    WorkerUnfit = "WORKER_UNFIT", Rejected, 422,
+        "the worker does not do what a worker must",
+        "read what each failed check has seen, and what a worker does instead";
     // Planner.
     PlanConfigInvalid = "PLAN_CONFIG_INVALID", Rejected, 400,
         "the plan's configuration is incomplete or contradicts itself",

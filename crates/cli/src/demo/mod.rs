@@ -6,7 +6,7 @@
 //! only shown: the demo fails if anything is not as the script says.
 
 mod act;
-mod stage;
+mod crew;
 mod summary;
 mod watch;
 
@@ -21,8 +21,9 @@ use sprag_kernel::Refusal;
 
 use crate::client::Client;
 use crate::output::{Failure, Output};
+use crate::stage::Stage;
 use act::Part;
-use stage::{Stage, failed};
+use crew::failed;
 use summary::Summary;
 
 const PROTOCOL: &str = include_str!("protocol.yaml");
@@ -78,7 +79,8 @@ pub fn run(args: &DemoArgs, output: &mut Output) -> Result<(), Failure> {
             eprintln!("{line}");
         }
     };
-    let stage = Stage::open(args.keep)?;
+    let stage = Stage::open("demo", args.keep)?;
+    crew::prepare(&stage)?;
     say(&format!("A server with an embedded store listens on {}.", stage.url()));
     let client = stage.client()?;
     let protocol = protocol()?;
@@ -91,15 +93,15 @@ pub fn run(args: &DemoArgs, output: &mut Output) -> Result<(), Failure> {
 
     let repeated = submit_twice(&client, args.documents)?;
     say(&format!("{} documents submitted, and all of them once more.", args.documents));
-    stage.worker("splitter", Part::Splitter, LANES)?;
-    stage.worker("publisher", Part::Publisher, LANES)?;
-    stage.worker("reader", Part::Reader, LANES)?;
-    let doomed = stage.worker("reader", Part::Reader, LANES)?;
+    crew::start(&stage, "splitter", Part::Splitter, LANES)?;
+    crew::start(&stage, "publisher", Part::Publisher, LANES)?;
+    crew::start(&stage, "reader", Part::Reader, LANES)?;
+    let doomed = crew::start(&stage, "reader", Part::Reader, LANES)?;
     say(
         "Four workers run. Some steps fail, and some publishers die after their work, all on purpose.\n",
     );
     watch::watch(&client, args.documents, LIMIT, |watched| {
-        stage.kill_at_work(doomed)?;
+        crew::kill_at_work(&stage, doomed)?;
         if !is_quiet {
             watched.say(&format!("SIGKILL to worker {doomed}, which had work in hand."));
         }

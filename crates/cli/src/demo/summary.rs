@@ -12,9 +12,9 @@ use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::{JobState, Refusal, StepState};
 
 use super::act;
-use super::stage::Stage;
 use crate::commands::ledger;
 use crate::output::{Failure, Output, unreadable};
+use crate::stage::Stage;
 use crate::stores::Looking;
 
 /// How many jobs are read at a time.

@@ -9,7 +9,7 @@ use sprag_engine::graph::{CONTROL, Graph};
 use sprag_kernel::{JobState, Refusal, State, StepState};
 
 use super::act;
-use super::stage::failed;
+use super::crew::failed;
 use crate::client::Client;
 use crate::feed::Feed;
 
