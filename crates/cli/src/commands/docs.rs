@@ -12,6 +12,14 @@ use sprag_kernel::machines::sheets;
 use super::machines::{mermaid, word};
 use crate::output::{Failure, Output, unreadable};
 
+macro_rules! put {
+    ($text:expr, $($format:tt)*) => {
+        writeln!($text, $($format)*).expect("writing to a string does not fail")
+    };
+}
+
+mod http;
+
 const ORIGIN: &str =
     "<!-- Made by `sprag docs`. Do not edit: change the code, then run it again. -->";
 
@@ -50,13 +58,8 @@ pub fn pages() -> Vec<Page> {
         Page { name: "errors.md", text: errors_page() },
         Page { name: "cli.md", text: cli_page() },
         Page { name: "configuration.md", text: configuration_page() },
+        Page { name: "http.md", text: http::page() },
     ]
-}
-
-macro_rules! put {
-    ($text:expr, $($format:tt)*) => {
-        writeln!($text, $($format)*).expect("writing to a string does not fail")
-    };
 }
 
 fn machines_page() -> String {
