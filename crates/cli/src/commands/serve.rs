@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use sprag_engine::duration;
 use sprag_engine::engine::{EngineBuilder, EngineConfig};
 use sprag_engine::protocol::Protocol;
 use sprag_kernel::{Code, Refusal};
@@ -93,6 +94,19 @@ pub struct ServeArgs {
     /// Seconds that calls and handlers may take to end [default: 10]
     #[arg(long, value_name = "SECONDS", env = "SPRAG_GRACE", hide_env_values = true)]
     grace: Option<u64>,
+    /// How long a finished job is kept, such as 30d; for ever if not given.
+    #[arg(long, value_name = "DURATION", env = "SPRAG_RETENTION", hide_env_values = true)]
+    #[arg(value_parser = duration::parse)]
+    #[serde(with = "duration::optional")]
+    retention: Option<u64>,
+    /// How long the key of a job that is gone is still recognised; for ever if not given.
+    #[arg(long, value_name = "DURATION", env = "SPRAG_KEY_RETENTION", hide_env_values = true)]
+    #[arg(value_parser = duration::parse)]
+    #[serde(with = "duration::optional")]
+    key_retention: Option<u64>,
+    /// A collector of OpenTelemetry, such as http://127.0.0.1:4318, that is told of callers' traces.
+    #[arg(long, value_name = "URL", env = "SPRAG_TRACES", hide_env_values = true)]
+    traces: Option<String>,
     /// Run the commands of `exec` steps on this machine; whoever may register a protocol may then run any.
     #[arg(long, env = "SPRAG_ALLOW_EXEC", hide_env_values = true)]
     #[serde(default)]
@@ -147,11 +161,24 @@ impl ServeArgs {
             rate: self.rate.or(file.rate),
             burst: self.burst.or(file.burst),
             grace: self.grace.or(file.grace),
+            retention: self.retention.or(file.retention),
+            key_retention: self.key_retention.or(file.key_retention),
+            traces: self.traces.or(file.traces),
             allow_exec: self.allow_exec || file.allow_exec,
             allow_private_http: self.allow_private_http || file.allow_private_http,
             log: self.log.or(file.log),
             config: None,
         })
+    }
+
+    fn engine(&self) -> EngineConfig {
+        EngineConfig {
+            name: "serve".to_owned(),
+            exec: self.allow_exec.then_some(COMMANDS),
+            retention: self.retention.map(Duration::from_millis),
+            dedup_retention: self.key_retention.map(Duration::from_millis),
+            ..EngineConfig::default()
+        }
     }
 
     fn settings(&self) -> Result<Settings, Refusal> {
@@ -176,6 +203,7 @@ impl ServeArgs {
             rate: self.rate.unwrap_or(default.rate),
             burst: self.burst.unwrap_or(default.burst),
             grace: self.grace.map_or(default.grace, Duration::from_secs),
+            traces: self.traces.clone(),
             ..default
         };
         settings.check()?;
@@ -208,8 +236,7 @@ async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Res
     let beside = || format!("sqlite:{}", folder.path("sprag.db").display());
     let store = AnyStore::open(&args.store.clone().unwrap_or_else(beside)).await?;
     let protocols = args.protocols.as_deref().map(protocols).transpose()?.unwrap_or_default();
-    let exec = args.allow_exec.then_some(COMMANDS);
-    let config = EngineConfig { name: "serve".to_owned(), exec, ..EngineConfig::default() };
+    let config = args.engine();
     let caller = outbound::caller(args.allow_private_http);
     let engine = EngineBuilder::new(store).config(config).http(caller).start().await?;
     for protocol in protocols {
