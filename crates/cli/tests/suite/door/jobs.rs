@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{House, Running, envelope, keyed, single};
+use super::{House, PATIENCE, Running, envelope, keyed, single};
 use crate::sprag;
 
 #[test]
@@ -111,4 +111,29 @@ fn shells_learn_the_command_line() {
         assert!(said.code == 0 && said.stdout.contains(part), "{shell}");
         assert!(said.stdout.contains("submit"), "{shell}");
     }
+}
+
+#[test]
+fn a_finished_job_is_gone_after_its_time_and_its_key_is_still_known() {
+    let mut house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let worker = house.worker("reader", "cat");
+    let done = house.json(&["submit", "-", "--wait", "--key", "k"], &envelope("READER", 1));
+    let job_id = done["jobId"].as_str().unwrap();
+    assert!(worker.stop().success());
+    assert!(house.server.take().unwrap().stop().success());
+    house.write("sprag.yaml", "retention: 1s\nkey_retention: 30d\n");
+    house.config = Some(house.file("sprag.yaml"));
+    house.serve();
+    // The newest job stays, for the sake of those who read events.
+    house.json(&["submit", "-"], &envelope("READER", 2));
+    let begun = std::time::Instant::now();
+    while house.sprag(&["job", "show", job_id], "").code == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it is kept for ever");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    house.sprag(&["job", "show", job_id], "").refused("JOB_UNKNOWN");
+    let again = house.json(&["submit", "-", "--key", "k"], &envelope("READER", 1));
+    assert_eq!((&again["jobId"], &again["created"]), (&done["jobId"], &false.into()));
+    house.close();
 }

@@ -1,8 +1,12 @@
 //! The server and all that calls it, as real processes that are really killed.
 
+mod check;
 mod end_to_end;
+mod fuzz;
 mod jobs;
 mod kills;
+mod manual;
+mod postgres;
 mod refusals;
 mod workers;
 
@@ -66,19 +70,36 @@ impl Running {
     }
 }
 
+/// Where a server that was just started says that it listens.
+fn announced(server: &mut Running) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let said: Value = serde_json::from_str(&line).ok()?;
+    said["url"].as_str().map(str::to_owned)
+}
+
 /// A server with a folder of its own.
 struct House {
     folder: TempDir,
     port: u16,
+    /// A database, if its store is not the file in its folder.
+    database: Option<String>,
+    /// A file of settings.
+    config: Option<PathBuf>,
     server: Option<Running>,
 }
 
 impl House {
     fn open() -> Self {
+        Self::open_on(None)
+    }
+
+    /// A house on this store.
+    fn open_on(database: Option<String>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Kept over a restart, so that callers find the server again.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut house = Self { folder, port, server: None };
+        let mut house = Self { folder, port, database, config: None, server: None };
         house.serve();
         house
     }
@@ -92,20 +113,22 @@ impl House {
     }
 
     fn store(&self) -> String {
-        format!("sqlite:{}", self.data().join("sprag.db").display())
+        let file = || format!("sqlite:{}", self.data().join("sprag.db").display());
+        self.database.clone().unwrap_or_else(file)
     }
 
     /// Starts the server, and waits until it says that it listens.
     fn serve(&mut self) {
         let mut command = self.command(&["serve", "--json", "--log", "json"]);
         command.env("SPRAG_LISTEN", format!("127.0.0.1:{}", self.port));
+        command.env("SPRAG_STORE", self.store());
+        if let Some(config) = &self.config {
+            command.env("SPRAG_CONFIG", config);
+        }
         let log = fs::File::options().create(true).append(true).open(self.file("log")).unwrap();
         let mut server = Running::start(command.stdout(Stdio::piped()).stderr(log));
-        let mut line = String::new();
-        BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let log = fs::read_to_string(self.file("log")).unwrap();
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{log}"));
-        assert_eq!(said["url"], self.url());
+        let log = || fs::read_to_string(self.file("log")).unwrap();
+        assert_eq!(announced(&mut server), Some(self.url()), "{}", log());
         self.server = Some(server);
     }
 
