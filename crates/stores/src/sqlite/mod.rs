@@ -251,7 +251,7 @@ impl Store for SqliteStore {
     ) -> Answer<Worked> {
         let keeps = |worked: &Worked| !matches!(worked, Worked::Failed(_));
         let call = move |tx: &writer::Tx<'_>| work::end_with(tx, engine, &write, (&work, limit));
-        self.writer.run_if(call, keeps).await
+        self.writer.work(call, keeps).await
     }
 
     async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {

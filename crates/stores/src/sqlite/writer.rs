@@ -1,10 +1,14 @@
 //! The writer: one thread, one connection, one transaction for all calls that have queued up.
 //!
-//! Each call runs under a savepoint, so that its failure takes nothing else with it. Two things of a
-//! user's work take the whole transaction along, because SQLite has it so: a write that is ended because it
-//! took too long, and a deferred constraint that the COMMIT finds broken. The other calls of that group are
-//! then answered as if the store had been away, and are made again; after a COMMIT that was refused the
-//! writer runs each call alone for a while, so that only the culprit is refused the next time.
+//! A call's failure takes nothing else with it. Failures are rare and savepoints are dear (under one, SQLite
+//! walks all pages it has kept at the end of every statement), so a group first runs without them; if a call
+//! fails, all is rolled back and the group runs again, each call under a savepoint. A group with a user's work
+//! in it runs under savepoints at once: such work is not run twice.
+//!
+//! Two things of a user's work take the whole transaction along, because SQLite has it so: a write that is
+//! ended because it took too long, and a deferred constraint that the COMMIT finds broken. The other calls of
+//! that group are then answered as if the store had been away, and are made again; after a COMMIT that was
+//! refused the writer runs each call alone for a while, so that only the culprit is refused the next time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -104,8 +108,10 @@ impl Tx<'_> {
     }
 }
 
-/// A call in the queue: run once at most, answered once.
+/// A call in the queue: answered once, from its last run.
 trait Call: Send {
+    /// Whether it runs at most once.
+    fn is_work(&self) -> bool;
     /// Runs it; says whether its writes are to be kept.
     fn run(&mut self, tx: &Tx<'_>) -> bool;
     /// Answers it, with its own result or with the failure of the transaction.
@@ -113,20 +119,23 @@ trait Call: Send {
 }
 
 struct Pending<T, F> {
-    call: Option<F>,
+    call: F,
     result: Option<Answer<T>>,
-    /// Whether what the call has written is part of its answer.
-    keeps: fn(&T) -> bool,
+    /// For a user's work: whether what it has written is part of its answer.
+    keeps: Option<fn(&T) -> bool>,
     /// Whether the call itself has ended the transaction: a user's work can do that.
     has_ended_it: bool,
     reply: oneshot::Sender<Answer<T>>,
 }
 
-impl<T: Send, F: FnOnce(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
+impl<T: Send, F: FnMut(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
+    fn is_work(&self) -> bool {
+        self.keeps.is_some()
+    }
+
     fn run(&mut self, tx: &Tx<'_>) -> bool {
-        let call = self.call.take().expect("a call runs once");
-        let result = call(tx);
-        let keep = result.as_ref().is_ok_and(self.keeps);
+        let result = (self.call)(tx);
+        let keep = result.as_ref().is_ok_and(|value| self.keeps.is_none_or(|keeps| keeps(value)));
         self.has_ended_it = tx.connection.is_autocommit();
         self.result = Some(result);
         keep
@@ -178,23 +187,32 @@ impl Writer {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// Runs a call in the writer's next transaction and answers when that is durable.
+    /// Runs a call in the writer's next transaction and answers when that is durable. It may run twice: what it
+    /// wrote the first time is rolled back then.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Tx<'_>) -> Answer<T> + Send + 'static,
+        call: impl FnMut(&Tx<'_>) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        self.run_if(call, |_| true).await
+        self.queue(call, None).await
     }
 
-    /// The same, for a call that may answer and still have nothing of its writes kept.
-    pub(super) async fn run_if<T: Send + 'static>(
+    /// The same, for a call with a user's work in it: it runs once, and may answer and still have nothing of its
+    /// writes kept.
+    pub(super) async fn work<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Tx<'_>) -> Answer<T> + Send + 'static,
+        call: impl FnMut(&Tx<'_>) -> Answer<T> + Send + 'static,
         keeps: fn(&T) -> bool,
     ) -> Answer<T> {
+        self.queue(call, Some(keeps)).await
+    }
+
+    async fn queue<T: Send + 'static>(
+        &self,
+        call: impl FnMut(&Tx<'_>) -> Answer<T> + Send + 'static,
+        keeps: Option<fn(&T) -> bool>,
+    ) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
-        let call =
-            Box::new(Pending { call: Some(call), result: None, keeps, has_ended_it: false, reply });
+        let call = Box::new(Pending { call, result: None, keeps, has_ended_it: false, reply });
         let stopped = || StoreError::Unavailable("the store is closed".to_owned());
         self.calls.as_ref().ok_or_else(stopped)?.send(call).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -248,24 +266,8 @@ enum Ended {
     Refused,
 }
 
-fn transaction(
-    Disk { connection, clock, limit }: &Disk<'_>,
-    mut group: Vec<Box<dyn Call>>,
-) -> Ended {
-    crash_point("sqlite.before_begin");
-    let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
-        let tx = Tx { connection, now: clock.now(), limit: Some(limit) };
-        for call in &mut group {
-            savepoint(&tx, call.as_mut())?;
-            crash_point("sqlite.between_calls");
-        }
-        crash_point("sqlite.before_commit");
-        connection.execute_batch("COMMIT")
-    });
-    if outcome.is_err() && !connection.is_autocommit() {
-        // If even this fails the connection is gone, and so is the transaction.
-        let _ = connection.execute_batch("ROLLBACK");
-    }
+fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Ended {
+    let outcome = commit(disk, &mut group);
     crash_point("sqlite.after_commit");
     let failure = outcome.err().map(|error| failed(&error));
     let (failure, ended) = match failure {
@@ -280,6 +282,50 @@ fn transaction(
         crash_point("sqlite.after_answer");
     }
     ended
+}
+
+/// Runs a group and commits it, without savepoints if that goes well.
+fn commit(disk: &Disk<'_>, group: &mut [Box<dyn Call>]) -> rusqlite::Result<()> {
+    let has_work = group.iter().any(|call| call.is_work());
+    if !has_work && began(disk, |tx| Ok(group.iter_mut().all(|call| bare(tx, call.as_mut()))))? {
+        return Ok(());
+    }
+    let guard = |tx: &Tx<'_>| {
+        for call in group {
+            savepoint(tx, call.as_mut())?;
+            crash_point("sqlite.between_calls");
+        }
+        Ok(true)
+    };
+    began(disk, guard).map(|_| ())
+}
+
+/// Begins a transaction, and commits it if `run` says that what it wrote is to be kept; says so, too.
+fn began(
+    Disk { connection, clock, limit }: &Disk<'_>,
+    run: impl FnOnce(&Tx<'_>) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<bool> {
+    crash_point("sqlite.before_begin");
+    let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
+        let is_kept = run(&Tx { connection, now: clock.now(), limit: Some(limit) })?;
+        if is_kept {
+            crash_point("sqlite.before_commit");
+            connection.execute_batch("COMMIT")?;
+        }
+        Ok(is_kept)
+    });
+    if !connection.is_autocommit() {
+        // If even this fails the connection is gone, and so is the transaction.
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    outcome
+}
+
+/// Runs one call of a group in which none has failed yet.
+fn bare(tx: &Tx<'_>, call: &mut dyn Call) -> bool {
+    let is_kept = call.run(tx);
+    crash_point("sqlite.between_calls");
+    is_kept
 }
 
 /// Runs one call so that its failure takes nothing else with it.
