@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use sprag_engine::store::{Answer, StoreError};
@@ -43,6 +44,11 @@ pub(super) fn open(
     Ok((connection, Clock::start(latest.unwrap_or(0))))
 }
 
+/// How often the lock is tried, and how long to wait in between. A process that is just being started by the one
+/// that had the lock has it too until it runs its own program.
+const LOCK_TRIES: u32 = 20;
+const LOCK_WAIT: Duration = Duration::from_millis(10);
+
 /// The lock that makes this process the only engine on the file. Held as long as the store is open; the
 /// operating system lets go of it when the process dies, however it dies.
 pub(crate) fn own(path: &Path) -> Result<File, StoreError> {
@@ -50,13 +56,15 @@ pub(crate) fn own(path: &Path) -> Result<File, StoreError> {
     name.push(".lock");
     let unavailable = |error: std::io::Error| StoreError::Unavailable(error.to_string());
     let lock = File::create(&name).map_err(unavailable)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Refused(
-            Refusal::new(Code::StoreInUse).with("store", path.display().to_string()),
-        )),
-        Err(TryLockError::Error(error)) => Err(unavailable(error)),
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            Err(TryLockError::Error(error)) => return Err(unavailable(error)),
+        }
     }
+    let in_use = Refusal::new(Code::StoreInUse).with("store", path.display().to_string());
+    Err(StoreError::Refused(in_use))
 }
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
