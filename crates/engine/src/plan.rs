@@ -350,7 +350,6 @@ pub fn entered_next(
         inputs,
         item: None,
         output: None,
-        is_waiting: false,
         damage: None,
         exhausted: false,
     })

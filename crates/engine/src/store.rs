@@ -192,8 +192,6 @@ pub struct Held {
     pub item: Option<String>,
     /// JSON text of what it produced, once its message has entered.
     pub output: Option<String>,
-    /// Whether it was parked to wait for a signal.
-    pub is_waiting: bool,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
     /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.

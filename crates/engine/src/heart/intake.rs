@@ -245,7 +245,6 @@ fn born(job: &NewJob) -> Held {
         inputs: Vec::new(),
         item: None,
         output: None,
-        is_waiting: false,
         damage: None,
         exhausted: false,
     }
