@@ -6,6 +6,7 @@ mod canon;
 mod demo;
 mod docs;
 mod door;
+mod examples;
 mod job;
 mod ledger;
 mod machines;
