@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot have its way ends here
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::TempDir;
@@ -68,6 +68,11 @@ impl Cutter {
         format!("host={} user=sprag dbname={database}", self.folder.path().display())
     }
 
+    /// How many requests have gone this way.
+    pub fn requests(&self) -> u64 {
+        self.plan.requests.load(Ordering::SeqCst)
+    }
+
     /// Cuts the way at the `request`th request from now on, counted from 1.
     pub fn arm(&self, request: u32, side: Side) {
         *self.plan.armed() = Some((request, side));
@@ -86,15 +91,19 @@ impl Drop for Cutter {
 }
 
 #[derive(Default)]
-struct Plan(Mutex<Option<(u32, Side)>>);
+struct Plan {
+    armed: Mutex<Option<(u32, Side)>>,
+    requests: AtomicU64,
+}
 
 impl Plan {
     fn armed(&self) -> std::sync::MutexGuard<'_, Option<(u32, Side)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request; says whether it is the one, once.
     fn strikes(&self) -> Option<Side> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         let mut armed = self.armed();
         let (left, side) = (*armed)?;
         *armed = (left > 1).then_some((left - 1, side));

@@ -20,6 +20,7 @@ use crate::directive::Directive;
 use crate::envelope::Envelope;
 use crate::graph::{EXEC, Graph, HTTP};
 use crate::heart::{Body, Calling, Heart, Op, Service};
+use crate::hints::{Hears, Listener};
 use crate::hooks::{Deliverer, Hook, task_of};
 use crate::ids::{EngineNo, JobId};
 use crate::limits::MAX_BYTES;
@@ -48,8 +49,11 @@ pub struct EngineConfig {
     pub beat: Duration,
     /// How long another engine may be silent before its work is taken over.
     pub takeover: Duration,
-    /// How often it looks at timers and for work of others.
+    /// How often it looks at timers and for work of others, while there is something to do.
     pub poll: Duration,
+    /// An engine with nothing to do looks less and less often, down to this, while its store tells it of work
+    /// that others leave. It wakes up for timers.
+    pub idle: Duration,
     /// What workspaces begin with; opaque to the engine, which never opens them.
     pub workspace_root: String,
     /// Where batch steps find files of items and put files of output; without it they have neither.
@@ -77,12 +81,13 @@ impl Default for EngineConfig {
             beat: Duration::from_secs(2),
             takeover: Duration::from_secs(10),
             poll: Duration::from_millis(500),
+            idle: Duration::from_secs(20),
             workspace_root: "workspace".to_owned(),
             files: None,
             exec: None,
             retention: None,
             dedup_retention: None,
-            sweep: Duration::from_secs(10),
+            sweep: Duration::from_secs(30),
             hook_backoff: [30, 120, 600].map(Duration::from_secs).to_vec(),
         }
     }
@@ -210,7 +215,9 @@ impl<S: Store> EngineBuilder<S> {
         let store = Arc::new(self.store);
         let max_envelope_bytes = self.config.max_envelope_bytes;
         let (ended, closings) = (Arc::new(Notify::new()), Arc::<Closings>::default());
-        let beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
+        let is_told = Hears::default();
+        let mut beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
+        beside.listen(store.clone(), ops.clone(), is_told.clone());
         let heart = Heart::new(Body {
             store: store.clone(),
             engine: number,
@@ -222,6 +229,7 @@ impl<S: Store> EngineBuilder<S> {
             every_end: self.every_end,
             ended,
             closings: closings.clone(),
+            hears: is_told,
         });
         let task = tokio::spawn(heart.run());
         let mut listeners = JoinSet::new();
@@ -265,9 +273,8 @@ impl Beside {
             let millis = |wait: &Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             let waits = config.hook_backoff.iter().map(millis).collect();
             let backoff = Backoff::new(waits).unwrap_or(RetryPolicy::default().dispatch);
-            let (store, poll, stop) = (store.clone(), config.poll, stopped.clone());
-            let deliverer = Deliverer { store, engine, hooks, backoff, poll, ended, stop };
-            tasks.spawn(deliverer.run());
+            let (store, stop) = (store.clone(), stopped.clone());
+            tasks.spawn(Deliverer { store, engine, hooks, backoff, ended, stop }.run());
         }
         if config.retention.is_some() || config.dedup_retention.is_some() {
             let (keep, keep_keys) = (config.retention, config.dedup_retention);
@@ -275,6 +282,17 @@ impl Beside {
             tasks.spawn(Sweeper { store, engine, keep, keep_keys, rest, stop }.run());
         }
         Self { stop, tasks }
+    }
+
+    /// Starts the one that hands on the hints of the store.
+    fn listen<S: Store>(
+        &mut self,
+        store: Arc<S>,
+        ops: mpsc::UnboundedSender<Op<S::Work>>,
+        hears: Hears,
+    ) {
+        let stop = self.stop.subscribe();
+        self.tasks.spawn(Listener { store, ops, hears, stop }.run());
     }
 
     /// Tells them to stop and waits; what has not stopped at the deadline is dropped.
@@ -466,6 +484,8 @@ impl<S: Store> Engine<S> {
     /// to a version that this binary does not understand.
     pub async fn ended(mut self) -> Result<(), StoreError> {
         let ended = joined(self.task).await;
+        // None of them may have anything to do any more, but each has the store.
+        self.beside.tasks.shutdown().await;
         self.listeners.shutdown().await;
         ended
     }

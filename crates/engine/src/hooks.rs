@@ -14,8 +14,10 @@ use sprag_kernel::retry::{Backoff, Millis};
 use sprag_kernel::{JobState, State, StepState};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::crash::crash_point;
+use crate::heart::until;
 use crate::ids::{EngineNo, JobId};
 use crate::store::{Answer, AttemptError, Store, StoreError};
 use crate::upkeep::{Delivery, Task};
@@ -75,8 +77,7 @@ pub(crate) struct Deliverer<S: Store> {
     pub(crate) engine: EngineNo,
     pub(crate) hooks: HashMap<String, Hook>,
     pub(crate) backoff: Backoff,
-    pub(crate) poll: Duration,
-    /// A job has ended.
+    /// A job has ended, or it is time to look.
     pub(crate) ended: Arc<Notify>,
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -84,8 +85,9 @@ pub(crate) struct Deliverer<S: Store> {
 impl<S: Store> Deliverer<S> {
     /// Delivers until it is told to stop, or the engine is fenced off.
     pub(crate) async fn run(mut self) {
+        let mut again_at = None;
         while !*self.stop.borrow() {
-            match self.deliver().await {
+            match self.deliver(&mut again_at).await {
                 // As many as were asked for: there may be more.
                 Ok(count) if count == AT_ONCE as usize => continue,
                 Ok(_) => {}
@@ -97,13 +99,14 @@ impl<S: Store> Deliverer<S> {
             tokio::select! {
                 _ = self.stop.changed() => {}
                 () = self.ended.notified() => {}
-                () = tokio::time::sleep(self.poll) => {}
+                () = until(again_at), if again_at.is_some() => again_at = None,
             }
         }
     }
 
-    /// One group: claimed, called side by side, settled.
-    async fn deliver(&self) -> Answer<usize> {
+    /// One group: claimed, called side by side, settled. Notes when the first that failed is to be called again;
+    /// what others have left is found at the next look of the heart.
+    async fn deliver(&self, again_at: &mut Option<Instant>) -> Answer<usize> {
         let tasks = self.hooks.keys().map(|name| task_of(name)).collect();
         let claimed = self.store.claim_tasks(self.engine, tasks, AT_ONCE, HOLD_MS).await?;
         let count = claimed.len();
@@ -117,8 +120,12 @@ impl<S: Store> Deliverer<S> {
             crash_point("hooks.after_call");
             settled.push(self.settle(task, result?));
         }
+        let wait = settled.iter().filter_map(|(_, delivery)| delivery.waits()).min();
         if count > 0 {
             self.store.settle_tasks(self.engine, settled).await?;
+        }
+        if let Some(soonest) = wait.map(|wait| Instant::now() + wait) {
+            *again_at = Some(again_at.map_or(soonest, |at| at.min(soonest)));
         }
         Ok(count)
     }

@@ -19,6 +19,7 @@ pub mod feed;
 pub mod gate;
 pub mod graph;
 mod heart;
+pub mod hints;
 pub mod hooks;
 pub mod ids;
 pub mod inbox;

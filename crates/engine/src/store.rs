@@ -20,6 +20,7 @@ use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepStat
 
 use crate::batch::store::Batches;
 use crate::gate::Gates;
+use crate::hints::Hint;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use crate::signals::Signals;
@@ -218,6 +219,17 @@ pub struct Due {
     pub held: Vec<Held>,
     /// The store's time.
     pub now: Millis,
+    /// When the next timer ends that has not ended yet.
+    pub next: Option<Millis>,
+}
+
+/// What an engine learns with its sign of life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// Engines that have shown none for so long, and dead ones that have left something behind.
+    pub silent: Vec<EngineNo>,
+    /// Whether an envelope waits in the inbox.
+    pub has_mail: bool,
 }
 
 /// How many activations of a service an engine can take now.
@@ -601,18 +613,23 @@ pub trait Store: Upkeep + Batches + Signals + Gates {
         false
     }
 
+    /// Calls `hint` when somebody else may have left work, and once when it begins to listen, until it cannot
+    /// tell any more. A store that cannot tell at all never calls it.
+    fn listen(&self, hint: Hint) -> impl Future<Output = StoreError> + Send {
+        drop(hint);
+        std::future::pending()
+    }
+
     /// A new life of an engine.
     fn join(&self, name: &str) -> impl Future<Output = Answer<EngineNo>> + Send;
 
-    /// A sign of life; `low` is the oldest job that this engine may hold something of.
-    fn beat(&self, engine: EngineNo, low: Option<JobId>)
-    -> impl Future<Output = Answer<()>> + Send;
-
-    /// Engines that have not beaten for so long, and those that have left something behind.
-    fn silent_engines(
+    /// A sign of life, and a look at what others show: who has shown no such sign for `silent_ms`, if that is
+    /// asked for.
+    fn beat(
         &self,
-        timeout_ms: Millis,
-    ) -> impl Future<Output = Answer<Vec<EngineNo>>> + Send;
+        engine: EngineNo,
+        silent_ms: Option<Millis>,
+    ) -> impl Future<Output = Answer<Signs>> + Send;
 
     /// Declares an engine dead and takes over what it held. From here on none of its writes counts.
     /// Activations are free again; what it ran, and messages it had not finished, are returned.

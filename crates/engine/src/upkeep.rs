@@ -7,6 +7,7 @@
 //! made again: at least once, each time with the same effect key.
 
 use std::future::Future;
+use std::time::Duration;
 
 use sprag_kernel::JobState;
 use sprag_kernel::retry::Millis;
@@ -70,6 +71,16 @@ pub enum Delivery {
         /// What happened.
         message: String,
     },
+}
+
+impl Delivery {
+    /// The wait before it is made again, if it is.
+    pub fn waits(&self) -> Option<Duration> {
+        match self {
+            Self::Done => None,
+            Self::Failed { delay_ms, .. } => Some(Duration::from_millis(*delay_ms)),
+        }
+    }
 }
 
 /// What a look at finished jobs found.

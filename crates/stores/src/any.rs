@@ -9,6 +9,7 @@ use sprag_engine::batch::store::{
 };
 use sprag_engine::directive::Failure;
 use sprag_engine::gate::{GateView, Gates};
+use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
@@ -16,7 +17,7 @@ use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome,
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, StoreError,
+    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
     Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
@@ -111,16 +112,16 @@ impl Store for AnyStore {
         }
     }
 
+    async fn listen(&self, hint: Hint) -> StoreError {
+        ask!(self.listen(hint))
+    }
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         ask!(self.join(name))
     }
 
-    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
-        ask!(self.beat(engine, low))
-    }
-
-    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
-        ask!(self.silent_engines(timeout_ms))
+    async fn beat(&self, engine: EngineNo, silent_ms: Option<Millis>) -> Answer<Signs> {
+        ask!(self.beat(engine, silent_ms))
     }
 
     async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {

@@ -18,6 +18,12 @@ pub use test_clock::TestClock;
 pub(crate) const MAX_PROTOCOLS: i64 = 1_000;
 /// How long an activation must wait to weigh as much as one step of priority.
 pub(crate) const AGEING_MS: i64 = 60_000;
+/// How much of what a dead engine held one commit takes over.
+pub(crate) const TAKEN: usize = 500;
+/// How long a dead engine is remembered of which everything is taken over.
+pub(crate) const DEAD_KEPT_MS: i64 = 24 * 60 * 60 * 1_000;
+/// The most dead engines that are let go at a time.
+pub(crate) const BURIED: i64 = 100;
 /// The most that are let in at a gate at a time.
 pub(crate) const LINE: i64 = 500;
 /// The most lines of one job that are looked at to show it.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod handlers;
+mod idle;
 mod inbox;
 mod jobs;
 mod upgrades;

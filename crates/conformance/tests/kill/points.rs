@@ -48,7 +48,6 @@ pub(crate) const SEAM: &[&str] = &[
     "retire",
     "settle_tasks",
     "signal",
-    "silent_engines",
     "submit",
     "take_in",
     "take_over",

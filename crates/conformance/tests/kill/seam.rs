@@ -9,13 +9,15 @@ use sprag_engine::batch::store::{
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::gate::{GateView, Gates};
+use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
     Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
-    RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish, Worked,
+    RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
+    Worked,
 };
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
@@ -95,16 +97,16 @@ impl<S: Store> Store for Seam<S> {
         self.0.is_exclusive()
     }
 
+    async fn listen(&self, hint: Hint) -> StoreError {
+        self.0.listen(hint).await
+    }
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         around!(self.join(name))
     }
 
-    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
-        around!(self.beat(engine, low))
-    }
-
-    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
-        around!(self.silent_engines(timeout_ms))
+    async fn beat(&self, engine: EngineNo, silent_ms: Option<Millis>) -> Answer<Signs> {
+        around!(self.beat(engine, silent_ms))
     }
 
     async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use sprag_conformance::cluster::Cluster;
 use sprag_conformance::cutter::{Cutter, Side};
 use sprag_engine::batch::store::{BatchOutcome, BatchWrite, Batches};
+use sprag_engine::gate::Gates;
 use sprag_engine::ids::{EngineNo, JobId, RequestId};
 use sprag_engine::inbox::TakeIn;
 use sprag_engine::plan;
@@ -25,6 +26,7 @@ use sprag_engine::store::{
 use sprag_engine::tokens::{NewToken, Scope, TokenStore};
 use sprag_engine::upkeep::{Delivery, Task, Upkeep};
 use sprag_kernel::decide::callback::Report;
+use sprag_kernel::decide::gate::Limit;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::keys::Hash;
 use sprag_kernel::{Code, RequestStatus};
@@ -32,6 +34,7 @@ use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 
 use crate::batch::committed;
 use crate::deeds::Then;
+use crate::gates::gated;
 use crate::play::{Play, facts, new_job};
 use crate::world::{Postgres, World};
 
@@ -53,12 +56,15 @@ const READS: &[&str] = &[
     "events",
     "feed",
     "find",
+    "gate",
     "held_by",
     "inbox",
     "inbox_waiting",
     "is_exclusive",
     "job",
     "jobs",
+    "lines",
+    "listen",
     "now",
     "open_jobs",
     "protocol",
@@ -69,7 +75,6 @@ const READS: &[&str] = &[
     "services",
     "signal_of",
     "signals",
-    "silent_engines",
     "tenants",
     "token",
     "tokens",
@@ -77,8 +82,15 @@ const READS: &[&str] = &[
 ];
 
 /// The files that the seam is declared in.
-const SEAM: &[&str] =
-    &["store.rs", "upkeep.rs", "signals.rs", "batch/store.rs", "requests/store.rs", "tokens.rs"];
+const SEAM: &[&str] = &[
+    "store.rs",
+    "upkeep.rs",
+    "signals.rs",
+    "gate.rs",
+    "batch/store.rs",
+    "requests/store.rs",
+    "tokens.rs",
+];
 
 /// Every function of the seam, from its source.
 fn declared() -> BTreeSet<String> {
@@ -269,7 +281,7 @@ fn of_job(job_id: &JobId) -> String {
         ),
         row(
             "step_index, attempt_no, state, version, ledger, guid, ending, content, outbox,
-                lease_id IS NULL, owner, ready_at IS NULL, timer_at, lease_expires_at, losses, output,
+                lease_id IS NULL, owner, ready_at IS NULL, admitted_at, timer_at, lease_expires_at, losses, output,
                 error_code, progress",
             "attempt",
         ),
@@ -294,6 +306,7 @@ async fn every_write_survives_a_cut_at_each_of_its_requests_on_either_side() {
     legs(&stage).await;
     workers(&stage).await;
     signals(&stage).await;
+    gates(&stage).await;
     engines(&stage).await;
     upkeep(&stage).await;
     beside(&stage).await;
@@ -473,6 +486,22 @@ async fn signals(stage: &Stage) {
     stage.survives("wait", told, wait, |write| of_job(&write.key.job_id)).await;
 }
 
+async fn gates(stage: &Stage) {
+    let (play, cut, engine) = (&stage.play, &stage.cut, stage.engine());
+    let in_line = async || {
+        let gate = JobId::new().to_string();
+        let job = gated(&gate, Limit { max: Some(1), gap_us: Some(5_000) }, 1);
+        play.submit(job.clone()).await.unwrap();
+        (job.facts.job_id, gate)
+    };
+    let admit = async |(_, gate): &(JobId, String), _| cut.admit(engine, vec![gate.clone()]).await;
+    let admitted = |(job_id, gate): &(JobId, String)| {
+        let next = format!("SELECT 'next ' || arrival_us FROM gate WHERE gate = '{gate}'");
+        format!("{next} UNION ALL {}", of_job(job_id))
+    };
+    stage.survives("admit", in_line, admit, admitted).await;
+}
+
 async fn engines(stage: &Stage) {
     let (play, cut, engine) = (&stage.play, &stage.cut, stage.engine());
     let is_there =
@@ -482,7 +511,7 @@ async fn engines(stage: &Stage) {
     stage.survives("join", async || JobId::new().to_string(), join, is_there).await;
     let newcomer = async || play.store().join("newcomer").await.unwrap();
     let life = |no: &EngineNo| {
-        format!("SELECT ROW(beat_at, low, dead)::text FROM engine WHERE engine_no = {}", no.0)
+        format!("SELECT ROW(beat_at, dead)::text FROM engine WHERE engine_no = {}", no.0)
     };
     let beat = async |no: &EngineNo, _| cut.beat(*no, None).await;
     stage.survives("beat", newcomer, beat, life).await;

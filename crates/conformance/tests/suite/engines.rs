@@ -1,6 +1,8 @@
 //! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
 
-use sprag_engine::store::{EndOutcome, FinishOutcome, Pick, Store, StoreError, Wish};
+use sprag_engine::store::{
+    EndOutcome, FinishOutcome, NewJob, Pick, Signs, Store, StoreError, Wish,
+};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, StepState};
 
@@ -13,10 +15,11 @@ on_both_stores! {
         let other = play.store().join("other").await.unwrap();
         assert!(other > play.engine);
         play.clock.advance(9_999);
-        assert!(play.store().silent_engines(10_000).await.unwrap().is_empty());
-        play.store().beat(other, None).await.unwrap();
+        assert_eq!(play.store().beat(other, Some(10_000)).await.unwrap(), Signs::default());
         play.clock.advance(1);
-        assert_eq!(play.store().silent_engines(10_000).await.unwrap(), [play.engine]);
+        let signs = play.store().beat(other, Some(10_000)).await.unwrap();
+        assert_eq!((signs.silent, signs.has_mail), (vec![play.engine], false));
+        assert_eq!(play.store().beat(other, None).await.unwrap(), Signs::default(), "not asked for");
     }
 
     async fn an_activation_of_a_dead_engine_is_free_again<W>(play: &Play<W>) {
@@ -167,6 +170,81 @@ on_both_stores! {
         assert_eq!(written + fenced, 30);
     }
 
+    async fn what_an_engine_holds_is_found_however_much_others_have_open<W>(play: &Play<W>) {
+        play.create(1).await;
+        let held = play.claim().await;
+        let waiting = play.create(1).await;
+        let before = cost_of_held(play).await;
+        let grow = format!(
+            "INSERT INTO attempt (job_id, step_index, branch, attempt_no, state, version, ledger,
+                 ready_at, created_at, updated_at, step_id, step_type, service)
+             WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 50000)
+             SELECT job_id, step_index, n.n, attempt_no, state, version, ledger, ready_at, created_at,
+                 updated_at, step_id, step_type, service
+             FROM attempt, n WHERE job_id = {}",
+            W::id(waiting)
+        );
+        play.world.execute(&grow).await.unwrap();
+        let after = cost_of_held(play).await;
+        assert!(2 * after <= 3 * before, "{after} instead of {before}");
+        let found = play.store().held_by(play.engine).await.unwrap();
+        assert_eq!(found.iter().map(|held| held.key).collect::<Vec<_>>(), [held.key]);
+        let shrink = format!("DELETE FROM attempt WHERE job_id = {} AND branch > 0", W::id(waiting));
+        play.world.execute(&shrink).await.unwrap();
+    }
+
+    async fn a_takeover_of_more_than_one_slice_leaves_nothing_behind<W>(play: &Play<W>) {
+        let jobs = (0..1_100).map(|n| NewJob {
+            enter: true,
+            ..new_job(facts("t1", None, &n.to_string()), 1)
+        });
+        play.store().submit(play.engine, jobs.collect()).await.unwrap();
+        assert_eq!(play.store().held_by(play.engine).await.unwrap().len(), 1_100);
+        let heir = play.store().join("heir").await.unwrap();
+        assert!(play.store().take_over(play.engine, heir).await.unwrap().is_empty(), "nothing ran");
+        assert!(play.store().held_by(play.engine).await.unwrap().is_empty());
+        assert_eq!(play.claim_as(heir, 2_000).await.unwrap().len(), 1_100);
+    }
+
+    async fn a_takeover_that_stopped_in_the_middle_is_gone_on_with<W>(play: &Play<W>) {
+        play.create(1).await;
+        let held = play.claim().await;
+        let heir = play.store().join("heir").await.unwrap();
+        let dead = format!("UPDATE engine SET dead = 1 WHERE engine_no = {}", play.engine.0);
+        play.world.execute(&dead).await.unwrap();
+        let signs = play.store().beat(heir, Some(10_000)).await.unwrap();
+        assert_eq!(signs.silent, [play.engine], "dead, but not everything is taken over");
+        play.store().take_over(play.engine, heir).await.unwrap();
+        assert!(play.store().beat(heir, Some(10_000)).await.unwrap().silent.is_empty());
+        assert_eq!(play.claim_as(heir, 10).await.unwrap()[0].key, held.key);
+    }
+
+    async fn the_dead_are_let_go_after_a_day_and_stay_fenced<W>(play: &Play<W>) {
+        const DAY: i64 = 24 * 60 * 60 * 1_000;
+        let (dead, holds) = (play.engine, play.store().join("holds").await.unwrap());
+        let heir = play.store().join("heir").await.unwrap();
+        play.create(1).await;
+        play.claim_as(holds, 1).await.unwrap();
+        play.store().take_over(dead, heir).await.unwrap();
+        let kill = format!("UPDATE engine SET dead = 1 WHERE engine_no = {}", holds.0);
+        play.world.execute(&kill).await.unwrap();
+        play.clock.advance(DAY);
+        let known = async || {
+            let sql = "SELECT CAST(engine_no AS text) FROM engine ORDER BY engine_no";
+            let rows = play.world.query(sql).await.unwrap();
+            rows.into_iter().map(|mut row| row.remove(0).unwrap()).collect::<Vec<_>>()
+        };
+        let second = play.store().join("second").await.unwrap();
+        assert_eq!(known().await, [dead, holds, heir, second].map(|no| no.0.to_string()));
+        play.clock.advance(1);
+        let third = play.store().join("third").await.unwrap();
+        let left = [holds, heir, second, third].map(|no| no.0.to_string());
+        assert_eq!(known().await, left, "but for whoever left something, or lives");
+        assert!(is_fenced(&play.store().beat(dead, None).await));
+        assert!(is_fenced(&play.claim_as(dead, 1).await));
+        play.store().take_over(holds, heir).await.unwrap();
+    }
+
     async fn two_processes_that_open_new_books_at_once_both_work<W>(play: &Play<W>) {
         let (one, two) = tokio::join!(play.world.reopen(), play.world.reopen());
         let (one, two) = (one.unwrap(), two.unwrap());
@@ -193,6 +271,14 @@ on_both_stores! {
         assert!(play.store().dispatch(play.engine, Vec::new()).await.unwrap().is_empty());
         assert!(play.store().submit(play.engine, Vec::new()).await.unwrap().is_empty());
     }
+}
+
+/// What it costs to find what an engine holds, and that it is found by its index.
+async fn cost_of_held<W: World>(play: &Play<W>) -> u64 {
+    let sql = format!("SELECT step_id FROM attempt WHERE owner = {}", play.engine.0);
+    let (cost, found_by) = play.world.cost(&sql).await;
+    assert!(found_by.contains("attempt_owner"), "{found_by}");
+    cost
 }
 
 /// All rows that a write could have touched.

@@ -26,7 +26,7 @@ const GATE: &str = "g";
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A job whose steps all wait at one gate.
-fn gated(gate: &str, limit: Limit, steps: usize) -> NewJob {
+pub fn gated(gate: &str, limit: Limit, steps: usize) -> NewJob {
     let job = new_job(facts("t1", None, &JobId::new().to_string()), steps);
     let steps = job.steps.iter().map(|step| NewStep { limit: Some(limit), ..step.clone() });
     let gates = vec![Some(gate.to_owned()); job.steps.len()];

@@ -201,6 +201,11 @@ fn waits(step: StepState) -> bool {
     cancel_waiting(step).is_some()
 }
 
+/// Or that are to be published: their time is their publisher's business.
+fn waits_or_is_unsent(step: StepState) -> bool {
+    waits(step) || step == StepState::Dispatching
+}
+
 fn confirmed() -> u8 {
     codes(rests).pop().unwrap()
 }
@@ -262,7 +267,8 @@ fn in_statements() -> Vec<Listed> {
         ("sql/postgres/submit.sql", born_in::<StepState>("attempt", "state"), 1),
         ("sql/postgres/insert_request.sql", born_in::<RequestStatus>("request", "status"), 1),
         ("sql/sqlite/promote_due.sql", waiting.clone(), 1),
-        ("sql/postgres/promote_due.sql", waiting.clone(), 1),
+        ("sql/postgres/due.sql", waiting.clone(), 1),
+        ("sql/postgres/due.sql", among("state NOT", &codes(waits_or_is_unsent)), 1),
         ("sql/sqlite/parked_wait.sql", waiting.clone(), 1),
         ("sql/postgres/parked_wait.sql", waiting.clone(), 1),
         ("sql/postgres/finish.sql", waiting, 1),

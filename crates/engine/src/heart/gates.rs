@@ -3,6 +3,9 @@
 //! that a hint that was lost costs no more than the time to the next look. One call is under way at most.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{Done, Heart};
 use crate::gate::MAX_GATES;
@@ -11,6 +14,8 @@ use crate::store::{Answer, Held, Store, StoreError};
 
 /// The most hints that are kept; beyond them the lines are gone through.
 const MAX_HINTS: usize = 10 * MAX_GATES;
+/// How often an engine looks at lines that has never heard of a gate.
+const SELDOM: Duration = Duration::from_secs(2);
 
 /// What this engine knows of lines at gates.
 #[derive(Default)]
@@ -24,14 +29,20 @@ pub(super) struct Watch {
     is_under_way: bool,
     /// Whether this engine has ever heard of a gate; if not it looks less often.
     is_used: bool,
+    looked_at: Option<Instant>,
 }
 
 /// One call for gates.
 pub(super) enum Round {
     /// For those that were hinted at.
     Hinted,
-    /// For a page of lines, and behind which gate the next one begins, if it was not the last.
-    Page(Option<String>),
+    /// For a page of lines.
+    Page {
+        /// Behind which gate the next one begins, if it was not the last.
+        next: Option<String>,
+        /// Whether nobody stands in any line of it.
+        is_empty: bool,
+    },
 }
 
 impl Watch {
@@ -49,9 +60,13 @@ impl Watch {
         self.looks |= self.is_used;
     }
 
-    /// A look even if this engine has never heard of a gate: others may have, and be gone.
-    pub(super) fn look_anyway(&mut self) {
-        self.looks = true;
+    /// A look at each time if this engine has ever heard of a gate; else seldom: others may have, and be gone.
+    pub(super) fn look_now_and_then(&mut self) {
+        let is_long_ago = self.looked_at.is_none_or(|at| at.elapsed() >= SELDOM);
+        if self.is_used || is_long_ago {
+            self.looks = true;
+            self.looked_at = Some(Instant::now());
+        }
     }
 
     /// There are gates.
@@ -83,12 +98,15 @@ impl<S: Store> Heart<S> {
                 let most = u32::try_from(MAX_GATES).unwrap_or(u32::MAX);
                 let page = match store.lines(after, most).await {
                     Ok(page) => page,
-                    Err(error) => return Done::Admitted(Round::Page(None), Err(error)),
+                    Err(error) => {
+                        let round = Round::Page { next: None, is_empty: true };
+                        return Done::Admitted(round, Err(error));
+                    }
                 };
                 let next = page.last().cloned().filter(|_| page.len() == MAX_GATES);
                 let is_empty = page.is_empty();
                 let answer = if is_empty { Ok(0) } else { store.admit(engine, page).await };
-                Done::Admitted(Round::Page(next), answer)
+                Done::Admitted(Round::Page { next, is_empty }, answer)
             });
         } else {
             return;
@@ -102,11 +120,11 @@ impl<S: Store> Heart<S> {
         answer: Answer<usize>,
     ) -> Result<(), StoreError> {
         self.gates.is_under_way = false;
-        if let Round::Page(next) = round {
+        if let Round::Page { next, is_empty } = round {
             // The rest is gone through at once, one page after the other.
             self.gates.looks |= next.is_some();
             self.gates.after = next;
-            self.gates.is_used |= matches!(answer, Ok(admitted) if admitted > 0);
+            self.gates.is_used |= !is_empty;
         }
         // What was lost with a failed call is found by the next look.
         self.may_claim |= self.heard(answer)?.is_some_and(|admitted| admitted > 0);

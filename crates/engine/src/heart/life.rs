@@ -16,7 +16,7 @@ use crate::engine::Pinned;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::plan;
 use crate::protocol::Protocol;
-use crate::store::{Answer, AttemptError, Held, Pulse, Store, StoreError};
+use crate::store::{Answer, AttemptError, Held, Pulse, Signs, Store, StoreError};
 
 /// How long an engine that is too old for its store waits for its handlers.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -25,24 +25,21 @@ impl<S: Store> Heart<S> {
     /// A sign of life, and a look at who shows none any more; not right after the store was away, when the
     /// others have not had the time to show any.
     pub(super) fn beat(&mut self) {
-        self.gates.look_anyway();
         let (store, engine) = (self.store.clone(), self.engine);
-        let low = self.running.keys().map(|key| key.job_id).min();
-        self.calls.spawn(async move { Done::Beaten(store.beat(engine, low).await) });
+        let is_fresh = |at: Instant| at.elapsed() <= self.config.takeover;
+        let silence = if store.is_exclusive() {
+            Some(Duration::ZERO)
+        } else {
+            Some(self.config.takeover).filter(|_| !self.last_away.is_some_and(is_fresh))
+        };
+        let silence = silence.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.calls.spawn(async move { Done::Beaten(store.beat(engine, silence).await) });
         self.note_services();
-        let is_fresh = |at: tokio::time::Instant| at.elapsed() <= self.config.takeover;
-        if !self.store.is_exclusive() && self.last_away.is_some_and(is_fresh) {
-            return;
-        }
-        let store = self.store.clone();
-        let timeout = if store.is_exclusive() { Duration::ZERO } else { self.config.takeover };
-        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        self.calls.spawn(async move { Done::Silent(store.silent_engines(timeout).await) });
     }
 
     /// A store that has moved on to a version which this binary does not understand says so with the beat.
     /// What runs is brought to rest, and the engine ends with that refusal.
-    pub(super) fn beaten(&mut self, answer: Answer<()>) -> Result<(), StoreError> {
+    pub(super) fn beaten(&mut self, answer: Answer<Signs>) -> Result<(), StoreError> {
         match answer {
             Err(StoreError::Refused(refusal)) if refusal.code() == Code::SchemaTooNew => {
                 if self.too_old.is_none() {
@@ -52,19 +49,47 @@ impl<S: Store> Heart<S> {
                 }
                 Ok(())
             }
-            answer => self.heard(answer).map(|_| ()),
+            answer => {
+                let signs = self.heard(answer)?.unwrap_or_default();
+                signs.silent.into_iter().for_each(|dead| self.take_over(dead));
+                if signs.has_mail {
+                    self.look_into_inbox();
+                }
+                Ok(())
+            }
         }
+    }
+
+    /// Something was left to do, by this process.
+    pub(super) fn wake(&mut self) {
+        self.may_claim = true;
+        self.rest.stir();
+    }
+
+    /// Something may have been left to do by somebody else.
+    pub(super) fn follow_hint(&mut self) {
+        self.rest.follow();
+        self.may_claim = true;
     }
 
     /// A look at the timers, and at what others have left to claim.
     pub(super) fn look(&mut self) {
+        let is_busy = !self.running.is_empty()
+            || !self.publishing.is_empty()
+            || !self.strangers.is_empty()
+            || !self.lone.is_free();
+        self.rest.begin(is_busy);
+        self.ended.notify_one();
         self.may_claim = true;
         self.may_claim_lone = true;
         let (store, engine) = (self.store.clone(), self.engine);
         let limit = u32::try_from(SLICE).unwrap_or(u32::MAX);
         self.calls.spawn(async move { Done::Looked(store.due(engine, limit).await) });
-        self.gates.look_again();
-        self.look_into_inbox();
+        self.gates.look_now_and_then();
+        if !self.rest.is_long() {
+            // Else the beat tells.
+            self.look_into_inbox();
+        }
         self.look_into_outbox();
         self.look_after_running();
     }

@@ -23,8 +23,10 @@ mod phase;
 mod publish;
 mod pull;
 mod reconcile;
+mod rest;
 mod serving;
 mod sight;
+mod slots;
 mod waits;
 mod works;
 
@@ -46,11 +48,12 @@ use crate::context::{Ends, StopReason};
 use crate::directive::Failure;
 use crate::engine::{EngineConfig, Pinned};
 use crate::graph::CONTROL;
+use crate::hints::Hears;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::signals::WaitOutcome;
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
-    RenewOutcome, Store, StoreError, Submitted, Wish, Worked,
+    RenewOutcome, Signs, Store, StoreError, Submitted, Wish, Worked,
 };
 use crate::worker::Returned;
 use callbacks::{Refusing, Renewing};
@@ -58,6 +61,7 @@ use doer::Doer;
 use phase::Phase;
 use pull::Pulls;
 use reconcile::Reconciling;
+use rest::Rest;
 use serving::Serving;
 use works::{Working, Works};
 
@@ -92,6 +96,8 @@ pub(crate) enum Op<W> {
     Learn { pinned: Arc<Pinned> },
     /// Something may be claimable.
     Wake,
+    /// Somebody else may have left something, or hints are not heard any more.
+    Hint,
     /// A job is being cancelled: its handlers are told, and its activation may be claimable.
     Cancelling { job_id: JobId },
     /// The end.
@@ -185,10 +191,9 @@ enum Done<W> {
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
     Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
     Worked(Box<Working<W>>, Answer<Worked>),
-    Beaten(Answer<()>),
+    Beaten(Answer<Signs>),
     Pulsed(Answer<()>),
     Cancelling(Answer<Vec<JobId>>),
-    Silent(Answer<Vec<EngineNo>>),
     TakenOver(Answer<Vec<Held>>),
     Looked(Answer<Due>),
     Entered(Answer<Option<Held>>),
@@ -228,6 +233,7 @@ pub(crate) struct Heart<S: Store> {
     claiming: bool,
     gates: gates::Watch,
     inbox: inbox::Looking,
+    rest: Rest,
     /// Whether the store may have activations that this engine could claim.
     may_claim: bool,
     /// The store was away; nothing is asked of it before this time.
@@ -248,7 +254,7 @@ pub(crate) struct Heart<S: Store> {
     next_lease: u64,
     /// What closing commits record besides, whatever the protocol.
     every_end: Vec<String>,
-    /// Told when a job has ended.
+    /// Told when there may be hooks to call: a job has ended, or it is time to look.
     ended: Arc<Notify>,
     closings: Arc<Closings>,
 }
@@ -265,12 +271,14 @@ pub(crate) struct Body<S: Store> {
     pub(crate) every_end: Vec<String>,
     pub(crate) ended: Arc<Notify>,
     pub(crate) closings: Arc<Closings>,
+    pub(crate) hears: Hears,
 }
 
 impl<S: Store> Heart<S> {
     pub(crate) fn new(body: Body<S>) -> Self {
         let mut services = body.services;
         services.insert(CONTROL.to_owned(), Service::control());
+        let rest = Rest::new(&body.config, services.len(), body.hears);
         let mut heart = Self {
             store: body.store,
             engine: body.engine,
@@ -298,6 +306,7 @@ impl<S: Store> Heart<S> {
             claiming: false,
             gates: gates::Watch::default(),
             inbox: inbox::Looking::default(),
+            rest,
             may_claim: true,
             away_until: None,
             last_away: None,
@@ -336,9 +345,7 @@ impl<S: Store> Heart<S> {
 
     async fn live(&mut self) -> Result<(), StoreError> {
         let mut beat = interval(self.config.beat);
-        let mut poll = interval(self.config.poll);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ops = Vec::new();
         loop {
             self.pump();
@@ -349,7 +356,7 @@ impl<S: Store> Heart<S> {
                     .take()
                     .map_or(Ok(()), |refusal| Err(StoreError::Refused(refusal)));
             }
-            let (away, deadline) = (self.away_until, self.stopping);
+            let (away, deadline, hinted) = (self.away_until, self.stopping, self.rest.follow_at());
             let may_expire = !self.claiming && deadline.is_none();
             let claim_ends = self.pulls.next_deadline(away.is_some()).filter(|_| may_expire);
             tokio::select! {
@@ -365,7 +372,8 @@ impl<S: Store> Heart<S> {
                 () = until(deadline), if deadline.is_some() => {}
                 () = until(claim_ends), if claim_ends.is_some() => self.expire_claims(),
                 _ = beat.tick() => self.beat(),
-                _ = poll.tick() => self.look(),
+                () = until(hinted), if hinted.is_some() => self.follow_hint(),
+                () = until(Some(self.rest.next())) => self.look(),
             }
         }
     }
@@ -399,10 +407,11 @@ impl<S: Store> Heart<S> {
             Op::Learn { pinned } => {
                 self.know(pinned);
             }
-            Op::Wake => self.may_claim = true,
+            Op::Wake => self.wake(),
+            Op::Hint => self.rest.hint(),
             Op::Cancelling { job_id } => {
                 self.tell_cancelled(job_id);
-                self.may_claim = true;
+                self.wake();
             }
             Op::Shutdown { deadline } => self.stop(deadline),
         }
@@ -442,6 +451,9 @@ impl<S: Store> Heart<S> {
     }
 
     fn take(&mut self, done: Done<S::Work>) -> Result<(), StoreError> {
+        if done.stirs() {
+            self.rest.stir();
+        }
         match done {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
@@ -466,19 +478,14 @@ impl<S: Store> Heart<S> {
                 }
                 Ok(())
             }
-            Done::Silent(answer) => {
-                let silent = self.heard(answer)?.unwrap_or_default();
-                for dead in silent {
-                    self.take_over(dead);
-                }
-                Ok(())
-            }
             Done::TakenOver(answer) => {
                 let orphans = self.heard(answer)?.unwrap_or_default();
                 for held in orphans {
                     self.admit(Origin::Orphan, held);
                 }
                 self.may_claim = true;
+                // Hooks that it had not called are among what is free now.
+                self.ended.notify_one();
                 Ok(())
             }
             Done::Looked(answer) => {
@@ -486,6 +493,9 @@ impl<S: Store> Heart<S> {
                 self.may_claim |= due.promoted > 0;
                 if due.promoted > 0 {
                     self.gates.look_again();
+                }
+                if let Some(next) = due.next {
+                    self.rest.wake_in(next.saturating_sub(due.now));
                 }
                 for held in due.held {
                     self.admit(Origin::Due(due.now), held);
@@ -532,36 +542,9 @@ impl<S: Store> Heart<S> {
     fn pinned(&self, held: &Held) -> Arc<Pinned> {
         self.protocols[&held.facts.protocol_id].clone()
     }
-
-    fn reserve(&mut self, service: &str) -> bool {
-        if self.lone.holds_back() {
-            return false;
-        }
-        match self.services.get_mut(service) {
-            Some(service) if service.free > 0 => {
-                service.free -= 1;
-                true
-            }
-            Some(_) | None => false,
-        }
-    }
-
-    /// Takes a slot even if none is free.
-    fn occupy(&mut self, service: &str) {
-        if let Some(service) = self.services.get_mut(service) {
-            service.free -= 1;
-        }
-    }
-
-    fn release(&mut self, service: &str) {
-        if let Some(service) = self.services.get_mut(service) {
-            service.free += 1;
-            self.may_claim = true;
-        }
-    }
 }
 
-async fn until(time: Option<Instant>) {
+pub(crate) async fn until(time: Option<Instant>) {
     if let Some(time) = time {
         tokio::time::sleep_until(time).await;
     }

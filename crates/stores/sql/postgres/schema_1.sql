@@ -14,7 +14,6 @@ CREATE TABLE sprag.engine (
     name text NOT NULL,
     joined_at bigint NOT NULL,
     beat_at bigint NOT NULL,
-    low uuid,
     dead smallint NOT NULL DEFAULT 0 CHECK (dead IN (0, 1))
 ) WITH (fillfactor = 50);
 
@@ -128,6 +127,9 @@ CREATE INDEX attempt_admitted ON sprag.attempt (gate) WHERE admitted_at IS NOT N
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON sprag.attempt (claim_id)
 WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
+-- What engines hold, so that what a dead one held is found at once, however much there is. The first entry of an
+-- attempt and its end touch it, nothing in between.
+CREATE INDEX attempt_owner ON sprag.attempt (owner) WHERE owner IS NOT NULL;
 -- Steps that wait, or have waited, for a signal.
 CREATE INDEX attempt_waits ON sprag.attempt (job_id, waits_for) WHERE waits_for IS NOT NULL;
 
@@ -275,6 +277,7 @@ CREATE TABLE sprag.completion (
     CHECK ((due_at IS NULL) = (delivered_at IS NOT NULL))
 ) WITH (fillfactor = 50);
 CREATE INDEX completion_due ON sprag.completion (task, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX completion_owner ON sprag.completion (owner) WHERE owner IS NOT NULL;
 
 -- What is left of a job that retention has deleted: its dedup key answers for it.
 CREATE TABLE sprag.retired (
@@ -407,7 +410,8 @@ END $$;
 
 -- Submits an envelope as part of the caller's transaction; returns its row of the inbox. It writes with the
 -- rights of the store's owner and finds nothing by way of the caller's search path, so that a role needs to
--- be granted EXECUTE and nothing else. The schema alone gives no right to anything in it.
+-- be granted EXECUTE and nothing else. The schema alone gives no right to anything in it. It notifies nobody, so that
+-- the transaction can be prepared; an engine finds the row with its next beat.
 CREATE FUNCTION sprag.submit(envelope text) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO sprag.inbox (envelope, submitted_at) VALUES ($1, sprag.now_ms(NULL)) RETURNING inbox_id

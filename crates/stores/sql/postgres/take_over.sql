@@ -1,11 +1,18 @@
--- What a dead engine held. An activation that was entered and not dispatched goes back to the queue; its
--- next claim enters it again. A directive that was not published is anybody's to publish. The rest passes to the heir; a message is delivered again, which is one more
--- entry of Leg2. The owner is not indexed (it changes with every step), so this reads the whole table.
-WITH held AS MATERIALIZED (
-    SELECT job_id, step_index, branch, turn, attempt_no, lease_id IS NULL AND ending IS NULL AS free,
-        coalesce(outbox = 0 AND ending IS NULL, false) AS unsent
-    FROM sprag.attempt WHERE owner = $1::bigint
-    ORDER BY job_id, step_index, branch, turn, attempt_no FOR UPDATE
+-- A slice of what a dead engine held. An activation that was entered and not dispatched goes back to the queue; its
+-- next claim enters it again. A directive that was not published is anybody's to publish. The rest passes to the
+-- heir; a message is delivered again, which is one more entry of Leg2. Rows are found by their owner and locked in
+-- the order of their keys.
+WITH mine AS MATERIALIZED (
+    SELECT job_id, step_index, branch, turn, attempt_no FROM sprag.attempt
+    WHERE owner = $1::bigint LIMIT $5::bigint
+), held AS MATERIALIZED (
+    SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
+        a.lease_id IS NULL AND a.ending IS NULL AS free,
+        coalesce(a.outbox = 0 AND a.ending IS NULL, false) AS unsent
+    FROM mine m JOIN sprag.attempt a ON a.job_id = m.job_id AND a.step_index = m.step_index
+        AND a.branch = m.branch AND a.turn = m.turn AND a.attempt_no = m.attempt_no
+    WHERE a.owner = $1
+    ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no FOR UPDATE OF a
 )
 UPDATE sprag.attempt a SET version = a.version + 1,
     owner = CASE WHEN NOT h.free AND NOT h.unsent THEN $2::bigint END,

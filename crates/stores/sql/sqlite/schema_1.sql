@@ -12,7 +12,6 @@ CREATE TABLE engine (
     name TEXT NOT NULL,
     joined_at INTEGER NOT NULL,
     beat_at INTEGER NOT NULL,
-    low BLOB,
     dead INTEGER NOT NULL DEFAULT 0 CHECK (dead IN (0, 1))
 );
 
@@ -125,6 +124,8 @@ CREATE INDEX attempt_admitted ON attempt (gate) WHERE admitted_at IS NOT NULL;
 -- What was handed out under a claim and not yet reported, so that the claim can be answered again.
 CREATE INDEX attempt_claim ON attempt (claim_id) WHERE claim_id IS NOT NULL AND timer_at IS NOT NULL;
 
+-- What engines hold, so that what a dead one held is found at once, however much there is.
+CREATE INDEX attempt_owner ON attempt (owner) WHERE owner IS NOT NULL;
 -- Steps that wait, or have waited, for a signal.
 CREATE INDEX attempt_waits ON attempt (job_id, waits_for) WHERE waits_for IS NOT NULL;
 
@@ -269,6 +270,7 @@ CREATE TABLE completion (
     CHECK ((due_at IS NULL) = (delivered_at IS NOT NULL))
 ) WITHOUT ROWID;
 CREATE INDEX completion_due ON completion (task, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX completion_owner ON completion (owner) WHERE owner IS NOT NULL;
 
 -- What is left of a job that retention has deleted: its dedup key answers for it.
 CREATE TABLE retired (

@@ -14,6 +14,7 @@ use sprag_kernel::{OutboxState, Refusal};
 use tokio_postgres::{Row, Transaction};
 
 use super::failure::{Repeats, failed};
+use super::hints::ring;
 use super::pools::{Pools, begin, commit};
 use super::rows::{HELD_WIDTH, OUTPUTS, add_inputs, get, held_row, key, with_held};
 use super::slice::{code, signed, span};
@@ -30,7 +31,13 @@ pub(super) async fn amend<T>(
 ) -> Answer<Option<Result<T, Refusal>>> {
     let mut repeats = Repeats::default();
     let mut client = pools.engine().await?;
-    for _ in 0..LOOKS {
+    let mut looks = 0;
+    let (answer, is_ready) = loop {
+        looks += 1;
+        if looks > LOOKS {
+            let reason = format!("the newest attempt of {job_id} keeps moving");
+            return Err(StoreError::Unavailable(reason));
+        }
         let tx = begin(&mut client).await?;
         // Locked first, as a takeover does it. A dead engine may look, but not write.
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
@@ -62,12 +69,16 @@ pub(super) async fn amend<T>(
             Err(error) => Err(error),
         };
         match written {
-            Ok(()) => return Ok(Some(Ok(answer))),
+            Ok(()) => break (answer, amendment.timer == Timer::Ready),
             Err(error) if repeats.again(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
+    };
+    drop(client);
+    if is_ready {
+        ring(pools).await;
     }
-    Err(StoreError::Unavailable(format!("the newest attempt of {job_id} keeps moving")))
+    Ok(Some(Ok(answer)))
 }
 
 /// What was found when the locks were asked for.

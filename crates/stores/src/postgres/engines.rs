@@ -1,20 +1,25 @@
 //! Engines: joining, beating, and taking over what a dead one held.
 
+use deadpool_postgres::{Object, Transaction};
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{EngineNo, JobId};
-use sprag_engine::store::{Answer, Due, Held, StoreError};
+use sprag_engine::ids::EngineNo;
+use sprag_engine::store::{Answer, Due, Held, Signs, StoreError};
 use sprag_kernel::retry::Millis;
 use tokio_postgres::Row;
 
 use super::failure::{Repeats, failed};
+use super::hints::ring;
 use super::pools::{Pools, begin, commit};
-use super::rows::{HELD_WIDTH, get, held, key, with_held};
+use super::rows::{HELD_WIDTH, get, held, key, time, with_held};
 use super::slice::span;
-use crate::AGEING_MS;
 use crate::moving::{CLOSED, closed};
 use crate::versions::{admit, version_of};
+use crate::{AGEING_MS, BURIED, DEAD_KEPT_MS, TAKEN};
 
+/// A new life; on this occasion old ones that are over are let go.
 pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
+    let sql = include_str!("../../sql/postgres/bury.sql");
+    pools.run(sql, &[&pools.test_now(), &DEAD_KEPT_MS, &BURIED]).await?;
     let sql = "INSERT INTO sprag.engine (name, joined_at, beat_at)
         SELECT $1, now, now FROM sprag.now_ms($2) AS now
         WHERE NOT EXISTS (SELECT 1 FROM sprag.meta WHERE key = $3) RETURNING engine_no";
@@ -26,23 +31,20 @@ pub(super) async fn join(pools: &Pools, name: &str) -> Answer<EngineNo> {
     Err(closed(why.first().map(|row| get(row, 0)).transpose()?.unwrap_or_default()))
 }
 
-/// A sign of life. What comes back is the oldest version that the store still admits: an engine below it
-/// must go.
-pub(super) async fn beat(pools: &Pools, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
-    let sql = "UPDATE sprag.engine SET beat_at = sprag.now_ms($2), low = $3
-        WHERE engine_no = $1 AND dead = 0
-        RETURNING (SELECT value FROM sprag.meta WHERE key = 'oldest_compatible')";
-    let low = low.map(JobId::uuid);
-    let beaten = pools.run(sql, &[&engine.0, &pools.test_now(), &low]).await?;
-    let oldest: Option<&str> = get(beaten.first().ok_or(StoreError::Fenced)?, 0)?;
-    admit(pools.version, version_of(oldest.unwrap_or_default())?)
-}
-
-pub(super) async fn silent(pools: &Pools, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
-    let sql = "SELECT engine_no FROM sprag.engine
-        WHERE dead = 0 AND beat_at <= sprag.now_ms($1) - $2::bigint ORDER BY engine_no";
-    let rows = pools.run(sql, &[&pools.test_now(), &span(timeout_ms)]).await?;
-    rows.iter().map(|row| get(row, 0).map(EngineNo)).collect()
+/// A sign of life, and what others show. An engine that the store does not admit any more must go.
+pub(super) async fn beat(
+    pools: &Pools,
+    engine: EngineNo,
+    silent_ms: Option<Millis>,
+) -> Answer<Signs> {
+    let sql = include_str!("../../sql/postgres/beat.sql");
+    let beaten = pools.run(sql, &[&engine.0, &pools.test_now(), &silent_ms.map(span)]).await?;
+    let beaten = beaten.first().ok_or(StoreError::Fenced)?;
+    let oldest: Option<&str> = get(beaten, 0)?;
+    pools.bell.note_peers(get(beaten, 1)?);
+    admit(pools.version, version_of(oldest.unwrap_or_default())?)?;
+    let silent = get::<Vec<i64>>(beaten, 3)?.into_iter().map(EngineNo).collect();
+    Ok(Signs { silent, has_mail: get(beaten, 2)? })
 }
 
 pub(super) async fn now(pools: &Pools) -> Answer<Millis> {
@@ -57,17 +59,50 @@ pub(super) async fn leave(pools: &Pools, engine: EngineNo) -> Answer<()> {
     pools.run(sql, &[&engine.0]).await.map(|_| ())
 }
 
-/// Marks the engine dead, frees its activations, and hands its attempts and messages to the heir. The
-/// lock on the dead engine's row waits for the write it may have under way.
+/// Takes over what a dead engine held, slice by slice. If that ends in the middle, the rest is found with a later
+/// beat, and what has passed on already when the heir next compares the books.
 pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
+    let mut client = pools.engine().await?;
+    let mut passed_on = Vec::new();
+    loop {
+        let rows = match take_slice(&mut client, pools.test_now(), dead, heir).await {
+            // The books are compared after a store that was away.
+            Err(StoreError::Poison(reason)) if !passed_on.is_empty() => {
+                return Err(StoreError::Unavailable(reason));
+            }
+            rows => rows?,
+        };
+        let is_last = rows.len() < TAKEN;
+        for row in rows {
+            if !get::<bool>(&row, HELD_WIDTH)? {
+                passed_on.push((key(&row)?, row));
+            }
+        }
+        if is_last {
+            break;
+        }
+    }
+    drop(client);
+    passed_on.sort_by_key(|(key, _)| *key);
+    let rows: Vec<Row> = passed_on.into_iter().map(|(_, row)| row).collect();
+    ring(pools).await;
+    held(pools, &rows).await
+}
+
+/// Marks the engine dead, and takes over some of what it held.
+async fn take_slice(
+    client: &mut Object,
+    test_now: Option<i64>,
+    dead: EngineNo,
+    heir: EngineNo,
+) -> Answer<Vec<Row>> {
     let mut repeats = Repeats::default();
-    let mut client = pools.plain().await?;
-    let rows = loop {
-        let tx = begin(&mut client).await?;
-        match take_over_in(&tx, pools.test_now(), dead, heir).await {
+    loop {
+        let tx = begin(client).await?;
+        match take_over_in(&tx, test_now, dead, heir).await {
             Ok(None) => return Err(StoreError::Fenced),
             Ok(Some(rows)) => match commit(tx).await {
-                Ok(()) => break rows,
+                Ok(()) => return Ok(rows),
                 Err(error) if repeats.again(&error) => {}
                 Err(error) => return Err(failed(&error)),
             },
@@ -75,21 +110,13 @@ pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> 
             Err(error) if repeats.again(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
-    };
-    let mut passed_on = Vec::with_capacity(rows.len());
-    for row in rows {
-        if !get::<bool>(&row, HELD_WIDTH)? {
-            passed_on.push((key(&row)?, row));
-        }
     }
-    passed_on.sort_by_key(|(key, _)| *key);
-    let rows: Vec<Row> = passed_on.into_iter().map(|(_, row)| row).collect();
-    held(pools, &rows).await
 }
 
-/// The rows that were taken over, or nothing if the heir itself is dead.
+/// The rows that were taken over, or nothing if the heir itself is dead. The lock on the dead engine's row waits
+/// for the write it may have under way.
 async fn take_over_in(
-    tx: &deadpool_postgres::Transaction<'_>,
+    tx: &Transaction<'_>,
     test_now: Option<i64>,
     dead: EngineNo,
     heir: EngineNo,
@@ -106,23 +133,32 @@ async fn take_over_in(
         WHERE due_at IS NOT NULL AND owner = $1";
     tx.execute(free, &[&dead.0, &now]).await?;
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
-    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS]).await.map(Some)
+    let most = i64::try_from(TAKEN).unwrap_or(i64::MAX);
+    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS, &most]).await.map(Some)
 }
 
 /// Activations whose time has come are made claimable; the rest is returned, but for directives that wait to
 /// be published (state 1), which only a publisher takes.
 pub(super) async fn due(pools: &Pools, engine: EngineNo, limit: u32) -> Answer<Due> {
     let limit = i64::from(limit);
-    let promote = include_str!("../../sql/postgres/promote_due.sql");
-    let promoted = pools.run(promote, &[&engine.0, &pools.test_now(), &AGEING_MS, &limit]).await?;
-    let now = "SELECT sprag.now_ms($2) FROM sprag.engine WHERE engine_no = $1 AND dead = 0";
-    let now = pools.run(now, &[&engine.0, &pools.test_now()]).await?;
-    let now: i64 = get(now.first().ok_or(StoreError::Fenced)?, 0)?;
+    let sql = include_str!("../../sql/postgres/due.sql");
+    let looked = pools.run(sql, &[&engine.0, &pools.test_now(), &AGEING_MS, &limit]).await?;
+    let looked = looked.first().ok_or(StoreError::Fenced)?;
+    let now: i64 = get(looked, 0)?;
+    let promoted = usize::try_from(get::<i64>(looked, 1)?).unwrap_or_default();
+    if promoted > 0 {
+        ring(pools).await;
+    }
+    let held = if get(looked, 2)? { overdue(pools, now, limit).await? } else { Vec::new() };
+    Ok(Due { promoted, held, now: now.cast_unsigned(), next: time(looked, 3)? })
+}
+
+/// What runs against a deadline that has passed.
+async fn overdue(pools: &Pools, now: i64, limit: i64) -> Answer<Vec<Held>> {
     let sql = with_held(
         "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
          WHERE a.timer_at <= $1 AND a.state <> 1 ORDER BY a.timer_at, a.job_id, a.step_index LIMIT $2",
     );
     let rows = pools.run(&sql, &[&now, &limit]).await?;
-    let held = held(pools, &rows).await?;
-    Ok(Due { promoted: promoted.len(), held, now: now.cast_unsigned() })
+    held(pools, &rows).await
 }

@@ -7,6 +7,7 @@ use sprag_kernel::JobState;
 use sprag_kernel::machine::State;
 
 use super::graph;
+use super::hints::ring;
 use super::legs::{attempts_now, ordinal};
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
@@ -35,7 +36,22 @@ pub(super) async fn finish(
     if writes.iter().any(|write| write.repeats) {
         tell_repeated(pools, engine, writes, &mut outcomes).await?;
     }
+    if writes.iter().zip(&outcomes).any(|(write, outcome)| leaves_work(write, *outcome)) {
+        ring(pools).await;
+    }
     Ok(outcomes)
+}
+
+/// Whether there may be something now that another engine can take: a step that was not entered for this one,
+/// or hooks to be called.
+fn leaves_work(write: &FinishWrite, outcome: FinishOutcome) -> bool {
+    match outcome {
+        FinishOutcome::Gone => false,
+        FinishOutcome::Done { job, .. } if job.is_terminal() => !write.tasks.is_empty(),
+        FinishOutcome::Done { entered_next, .. } => {
+            write.graph.is_some() || (write.open.follows == FollowWrite::NextStep && !entered_next)
+        }
+    }
 }
 
 /// The messages of sequences.

@@ -13,6 +13,7 @@ use sprag_kernel::retry::Millis;
 use tokio_postgres::{Error, Row};
 
 use super::failure::{Repeats, failed};
+use super::hints::ring;
 use super::pools::{Pools, begin, commit};
 use super::rows::{get, key, unsigned_long};
 use super::slice::{Keys, span};
@@ -25,7 +26,7 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
     assert!(gates.len() <= MAX_GATES, "gates come in pages");
     let mut client = pools.engine().await?;
     let mut repeats = Repeats::default();
-    loop {
+    let admitted = loop {
         let tx = begin(&mut client).await?;
         let Some((now, rows)) = (match look(&tx, pools.test_now(), engine, gates).await {
             Ok(found) => found,
@@ -43,11 +44,14 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
             Err(error) => Err(error),
         };
         match written {
-            Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
+            Ok(count) => break count,
             Err(error) if repeats.again(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
-    }
+    };
+    drop(client);
+    ring(pools).await;
+    Ok(usize::try_from(admitted).unwrap_or(0))
 }
 
 /// Locks the gates, always in one order, and reads the heads of their lines. Nothing if the engine is dead.

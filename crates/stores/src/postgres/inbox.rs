@@ -10,6 +10,7 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::failure::failed;
+use super::hints::ring;
 use super::limited;
 use super::pools::{Pools, begin, commit};
 use super::rows::{get, time, unsigned_long};
@@ -61,6 +62,10 @@ pub(super) async fn take_in(pools: &Pools, engine: EngineNo, entries: &[TakeIn])
         answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect::<Answer<_>>()?;
     mark(&tx, &entries, submitted, now).await?;
     commit(tx).await.map_err(|error| failed(&error))?;
+    drop(client);
+    if !entries.is_empty() {
+        ring(pools).await;
+    }
     Ok(entries.len())
 }
 

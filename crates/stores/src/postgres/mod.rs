@@ -4,8 +4,8 @@
 //! came of each element comes out. Every write of an engine holds that engine's row, so that whoever
 //! declares it dead waits for the write, and a write that comes later changes nothing. Guards stand in
 //! the statements; so a call whose outcome is unknown may be made again. There are three pools: the
-//! engine's, whose planner is told to go by index from the arrays to the rows, a plain one for lists, the
-//! audit and takeovers, and one for the work of transactional handlers.
+//! engine's, whose planner is told to go by index from the arrays to the rows, a plain one for lists and the
+//! audit, and one for the work of transactional handlers.
 //!
 //! Locks are taken in one order: attempts by key, then jobs by id. What deadlocks in spite of it, or
 //! fails to serialise, is run again whole.
@@ -18,6 +18,7 @@ mod feed;
 mod finish;
 mod gates;
 mod graph;
+mod hints;
 mod inbox;
 mod legs;
 mod limited;
@@ -38,13 +39,14 @@ mod worker;
 use std::time::Duration;
 
 use sprag_engine::gate::{GateView, Gates};
+use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
-    Worked,
+    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
+    Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
@@ -100,16 +102,16 @@ impl PostgresStore {
 impl Store for PostgresStore {
     type Work = PostgresWork;
 
+    async fn listen(&self, hint: Hint) -> StoreError {
+        hints::listen(&self.pools, hint).await
+    }
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         engines::join(&self.pools, name).await
     }
 
-    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
-        engines::beat(&self.pools, engine, low).await
-    }
-
-    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
-        engines::silent(&self.pools, timeout_ms).await
+    async fn beat(&self, engine: EngineNo, silent_ms: Option<Millis>) -> Answer<Signs> {
+        engines::beat(&self.pools, engine, silent_ms).await
     }
 
     async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {

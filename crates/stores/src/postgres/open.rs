@@ -52,7 +52,7 @@ pub struct PostgresOptions {
     pub url: String,
     /// Connections for slices. More than a few gain nothing: calls of one kind follow each other.
     pub engine_connections: usize,
-    /// Connections for lists, the audit and takeovers.
+    /// Connections for lists and the audit.
     pub plain_connections: usize,
     /// Connections for the work of transactional handlers: as many run at a time.
     pub work_connections: usize,
@@ -74,7 +74,7 @@ pub(super) async fn open(
     let engine = pool(options, options.engine_connections, &format!("{EVERY}; {OWN}; {BY_INDEX}"))?;
     let plain = pool(options, options.plain_connections, &format!("{EVERY}; {OWN}"))?;
     let work = pool(options, options.work_connections, EVERY)?;
-    let pools = Pools::new([engine, plain, work], (clock, schema.version()));
+    let pools = Pools::new([engine, plain, work], (clock, schema.version()), options.url.clone());
     let mut client = pools.plain().await?;
     for tries_left in (0..MIGRATION_TRIES).rev() {
         match migrate(&mut client, &schema).await {

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::failure::{Repeats, failed, unreachable};
+use super::hints::Bell;
 use crate::TestClock;
 
 /// The parameters of a statement.
@@ -21,14 +22,18 @@ pub(super) struct Pools {
     clock: Option<TestClock>,
     /// The schema that this binary knows.
     pub(super) version: i64,
+    /// Where the database is.
+    pub(super) url: String,
+    pub(super) bell: Box<Bell>,
 }
 
 impl Pools {
     pub(super) fn new(
         [engine, plain, work]: [Pool; 3],
         (clock, version): (Option<TestClock>, i64),
+        url: String,
     ) -> Self {
-        Self { engine, plain, work, clock, version }
+        Self { engine, plain, work, clock, version, url, bell: Box::default() }
     }
 
     /// The time by a test's clock; statements take the server's if there is none.

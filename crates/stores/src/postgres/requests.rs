@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::failure::{Repeats, failed};
+use super::hints::ring;
 use super::limited;
 use super::pools::Pools;
 use super::rows::{get, hash, state, unsigned, unsigned_long};
@@ -141,7 +142,7 @@ async fn amend<T>(
 ) -> Answer<Option<Result<T, Refusal>>> {
     let mut repeats = Repeats::default();
     let mut client = pools.engine().await?;
-    loop {
+    let (answer, has_run) = loop {
         let tx = client.transaction().await.map_err(|error| failed(&error))?;
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
@@ -168,11 +169,16 @@ async fn amend<T>(
             Err(error) => Err(error),
         };
         match written {
-            Ok(()) => return Ok(Some(Ok(answer))),
+            Ok(()) => break (answer, write.job.is_some()),
             Err(error) if repeats.again(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
+    };
+    drop(client);
+    if has_run {
+        ring(pools).await;
     }
+    Ok(Some(Ok(answer)))
 }
 
 /// Locks the request, and only then reads it: a statement that waits for a lock sees the request as it is

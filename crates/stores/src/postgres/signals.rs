@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::failure::failed;
+use super::hints::ring;
 use super::legs::ordinal;
 use super::pools::{Pools, begin, commit};
 use super::rows::{get, key, state, time, unsigned, unsigned_long};
@@ -97,6 +98,10 @@ async fn receive(
         Ok(Receive::Keep) => {
             let taken_by = keep(&tx, job_id, (signal, content), (kept + 1, now)).await?;
             commit(tx).await.map_err(|error| failed(&error))?;
+            drop(client);
+            if taken_by.is_some() {
+                ring(pools).await;
+            }
             Ok(Some(Ok(Signalled { created: true, taken_by })))
         }
     }

@@ -12,6 +12,7 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::failure::failed;
+use super::hints::ring;
 use super::limited;
 use super::pools::{Params, Pools};
 use super::rows::{get, hash, state};
@@ -107,6 +108,12 @@ pub(super) async fn submit(
     }
     if answers.iter().any(Option::is_none) {
         limited::submit(pools, engine, jobs, &mut answers).await?;
+    }
+    let is_new = |answer: &Option<Result<Submitted, Refusal>>| {
+        matches!(answer, Some(Ok(Submitted { created: true, .. })))
+    };
+    if jobs.iter().zip(&answers).any(|(job, answer)| !job.enter && is_new(answer)) {
+        ring(pools).await;
     }
     let gone = || StoreError::Unavailable("a job went away while it was looked at".to_owned());
     answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect()

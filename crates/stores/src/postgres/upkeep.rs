@@ -7,6 +7,7 @@ use sprag_kernel::retry::Millis;
 use uuid::Uuid;
 
 use super::failure::failed;
+use super::hints::ring;
 use super::pools::Pools;
 use super::rows::{get, state, time, unsigned, unsigned_long};
 use super::slice::{signed, span};
@@ -18,7 +19,9 @@ pub(super) async fn pause(pools: &Pools, service: &str) -> Answer<()> {
 }
 
 pub(super) async fn resume(pools: &Pools, service: &str) -> Answer<()> {
-    pools.run("DELETE FROM sprag.service WHERE service = $1", &[&service]).await.map(|_| ())
+    pools.run("DELETE FROM sprag.service WHERE service = $1", &[&service]).await?;
+    ring(pools).await;
+    Ok(())
 }
 
 /// Sorted, so that two engines never wait for each other in a circle.

@@ -9,6 +9,7 @@ use sprag_engine::store::{
 use sprag_kernel::OutboxState;
 use uuid::Uuid;
 
+use super::hints::ring;
 use super::legs::ordinal;
 use super::pools::Pools;
 use super::rows::{HELD_WIDTH, get, held, unsigned_long, with_held};
@@ -165,8 +166,9 @@ pub(super) async fn release(
                 &AGEING_MS,
             ],
         )
-        .await
-        .map(|_| ())
+        .await?;
+    ring(pools).await;
+    Ok(())
 }
 
 /// Directives whose time to be published has come pass to this engine.
@@ -187,12 +189,12 @@ pub(super) async fn unpublished(
     Ok(taken)
 }
 
-/// The owner is not indexed, so this reads the whole table, on a connection that may.
 pub(super) async fn held_by(pools: &Pools, engine: EngineNo) -> Answer<Vec<Held>> {
     let sql = with_held(
-        "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
-         WHERE a.owner = $1 ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no",
+        "SELECT {held} FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id WHERE a.owner = $1",
     );
-    let rows = pools.read(&sql, &[&engine.0]).await?;
-    held(pools, &rows).await
+    let rows = pools.run(&sql, &[&engine.0]).await?;
+    let mut all = held(pools, &rows).await?;
+    all.sort_by_key(|held| held.key);
+    Ok(all)
 }

@@ -33,13 +33,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use sprag_engine::gate::{GateView, Gates};
+use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
     EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback, StepPlace, Store, Submitted, Wish,
-    Worked,
+    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
+    Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
@@ -47,6 +48,7 @@ use sprag_engine::upkeep::{
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
 
+use crate::TAKEN;
 pub use crate::test_clock::TestClock;
 use crate::versions::Schema;
 pub use inbox::submit_in;
@@ -55,6 +57,10 @@ pub use work::{SqliteWork, WorkError};
 
 pub(crate) use open::own as own_file;
 pub(crate) use rows::failed;
+
+/// How often the file is asked whether somebody beside the engine has written to it: an envelope for the inbox, a
+/// command of the operator. It costs no transaction of the disk's.
+const FOREIGN: Duration = Duration::from_millis(250);
 
 /// A connection to a file of this binary's schema.
 pub(crate) fn open_file(path: &Path, durability: Durability) -> Answer<rusqlite::Connection> {
@@ -141,22 +147,44 @@ impl Store for SqliteStore {
         self.lock.is_some()
     }
 
+    async fn listen(&self, hint: Hint) -> StoreError {
+        if self.readers.is_tested() {
+            // Whoever owns the time moves it without telling.
+            return std::future::pending().await;
+        }
+        let mut known = None;
+        loop {
+            match self.writer.run(engines::foreign_writes).await {
+                Ok(found) if found == known => {}
+                Ok(found) => {
+                    known = found;
+                    hint();
+                }
+                Err(error) => return error,
+            }
+            tokio::time::sleep(FOREIGN).await;
+        }
+    }
+
     async fn join(&self, name: &str) -> Answer<EngineNo> {
         let name = name.to_owned();
         self.writer.run(move |tx| engines::join(tx, &name)).await
     }
 
-    async fn beat(&self, engine: EngineNo, low: Option<JobId>) -> Answer<()> {
+    async fn beat(&self, engine: EngineNo, silent_ms: Option<Millis>) -> Answer<Signs> {
         let version = self.version;
-        self.writer.run(move |tx| engines::beat(tx, engine, low, version)).await
-    }
-
-    async fn silent_engines(&self, timeout_ms: Millis) -> Answer<Vec<EngineNo>> {
-        self.writer.run(move |tx| engines::silent(tx, timeout_ms)).await
+        self.writer.run(move |tx| engines::beat(tx, engine, silent_ms, version)).await
     }
 
     async fn take_over(&self, dead: EngineNo, heir: EngineNo) -> Answer<Vec<Held>> {
-        self.writer.run(move |tx| engines::take_over(tx, dead, heir)).await
+        let mut passed_on = Vec::new();
+        loop {
+            let slice = self.writer.run(move |tx| engines::take_over(tx, dead, heir)).await?;
+            passed_on.extend(slice.0);
+            if slice.1 < TAKEN {
+                return Ok(passed_on);
+            }
+        }
     }
 
     async fn due(&self, engine: EngineNo, limit: u32) -> Answer<Due> {

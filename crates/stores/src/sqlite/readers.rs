@@ -38,6 +38,11 @@ impl Readers {
         self.0.clock.now()
     }
 
+    /// Whether that is a test's.
+    pub(super) fn is_tested(&self) -> bool {
+        matches!(self.0.clock, Clock::Test(_))
+    }
+
     /// Runs a read in a snapshot of its own.
     pub(super) async fn run<T: Send + 'static>(
         &self,
