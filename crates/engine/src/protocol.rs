@@ -4,11 +4,11 @@
 //! A protocol is checked when it is read: a mistake is refused with the place it is at, before any job
 //! can meet it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag_kernel::retry::{Backoff, Millis, RetryPolicy};
+use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
 use crate::batch::keys::Batch;
@@ -17,11 +17,13 @@ use crate::gate::LimitKey;
 use crate::graph::keys::{Child, Exec, Http, OnFailure, Repeat, Wait};
 use crate::graph::{Graph, MAX_ITEMS, MAX_TURNS, RESERVED};
 use crate::names::check_name;
+use crate::places::Places;
+use crate::policy::Policy;
+
+pub use crate::policy::{MAX_ATTEMPTS, Retry, ServiceDefaults, Timeouts};
 
 /// How many steps a protocol may have.
 pub const MAX_STEPS: usize = 1_000;
-/// How many attempts a step may be given.
-pub const MAX_ATTEMPTS: u32 = 1_000;
 
 /// A workflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +33,9 @@ pub struct Protocol {
     pub protocol_id: String,
     /// The request types that it serves.
     pub request_types: Vec<String>,
+    /// What the steps of a service have in common, unless they say otherwise.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub services: BTreeMap<String, ServiceDefaults>,
     /// Its steps, in the order they run.
     pub steps: Vec<Step>,
     /// Hooks that are called when a job has ended.
@@ -105,41 +110,8 @@ pub struct Step {
     #[serde(default)]
     pub timeouts: Timeouts,
     /// Higher goes first.
-    #[serde(default)]
-    pub priority: i32,
-}
-
-/// When to try again. What is absent is as by default.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Retry {
-    /// Attempts in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
-    /// How often the engine may die under the step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_losses: Option<u32>,
-    /// Waits after a failure.
-    #[serde(default, with = "duration::list", skip_serializing_if = "Option::is_none")]
-    pub backoff: Option<Vec<Millis>>,
-    /// Waits after a missing acknowledgement.
-    #[serde(default, with = "duration::list", skip_serializing_if = "Option::is_none")]
-    pub ack_backoff: Option<Vec<Millis>>,
-}
-
-/// How long things may take. What is absent is as by default.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Timeouts {
-    /// From published to acknowledged.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
-    pub ack: Option<Millis>,
-    /// From one sign of life to the next.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
-    pub lease: Option<Millis>,
-    /// One attempt in all; none by default.
-    #[serde(default, with = "duration::optional", skip_serializing_if = "Option::is_none")]
-    pub step: Option<Millis>,
+    pub priority: Option<i32>,
 }
 
 impl Protocol {
@@ -148,6 +120,7 @@ impl Protocol {
         Self {
             protocol_id: protocol_id.to_owned(),
             request_types: vec![request_type.to_owned()],
+            services: BTreeMap::new(),
             steps: Vec::new(),
             on_end: Vec::new(),
         }
@@ -164,13 +137,19 @@ impl Protocol {
         self
     }
 
-    /// Reads and checks a protocol in YAML or JSON (which is YAML).
+    /// Says what the steps of a service have in common.
+    #[must_use]
+    pub fn service(mut self, service: &str, defaults: ServiceDefaults) -> Self {
+        self.services.insert(service.to_owned(), defaults);
+        self
+    }
+
+    /// Reads and checks a protocol in YAML or JSON (which is YAML). A mistake is named by its path, its line and
+    /// its column.
     pub fn read(text: &str) -> Result<Self, Refusal> {
-        let protocol: Self = serde_saphyr::from_str(text).map_err(|error| {
-            let reason = error.to_string();
-            invalid("file", reason.lines().next().unwrap_or_default().to_owned())
-        })?;
-        protocol.check()?;
+        let protocol: Self =
+            serde_saphyr::from_str(text).map_err(|error| unreadable(text, &error))?;
+        protocol.check().map_err(|refusal| Places::of(text).locate(refusal))?;
         Ok(protocol)
     }
 
@@ -181,7 +160,7 @@ impl Protocol {
 
     /// Checks the protocol and compiles it.
     pub fn graph(&self) -> Result<Graph, Refusal> {
-        check_name("protocol_id", &self.protocol_id)?;
+        named("protocol_id", &self.protocol_id, "protocol_id")?;
         if self.request_types.is_empty() {
             return Err(invalid("request_types", "is empty".to_owned()));
         }
@@ -191,12 +170,19 @@ impl Protocol {
             return Err(invalid("steps", reason));
         }
         for (index, hook) in self.on_end.iter().enumerate() {
-            check_name("on_end", hook)?;
+            named("on_end", hook, &format!("on_end[{index}]"))?;
             if self.on_end[..index].contains(hook) {
                 return Err(invalid(&format!("on_end[{index}]"), format!("{hook} is there twice")));
             }
         }
         check_list(&self.steps, "steps", &mut BTreeSet::new())?;
+        for (service, defaults) in &self.services {
+            let place = format!("services.{service}");
+            if !self.steps.iter().any(|step| step.is_done_by(service)) {
+                return Err(invalid(&place, "is the service of no step".to_owned()));
+            }
+            defaults.retry.check(&place)?;
+        }
         Graph::of(self)
     }
 
@@ -231,21 +217,8 @@ fn check_list<'a>(
 
 impl Step {
     fn check(&self, place: &str) -> Result<(), Refusal> {
-        check_name("step_id", &self.step_id)?;
-        let place = |field: &str| format!("{place}.{field}");
-        let attempts = self.retry.max_attempts.unwrap_or(1);
-        if attempts == 0 || attempts > MAX_ATTEMPTS {
-            let reason = format!("is {attempts}, 1 to {MAX_ATTEMPTS} are allowed");
-            return Err(invalid(&place("retry.max_attempts"), reason));
-        }
-        for (field, table) in
-            [("retry.backoff", &self.retry.backoff), ("retry.ack_backoff", &self.retry.ack_backoff)]
-        {
-            if table.as_ref().is_some_and(Vec::is_empty) {
-                return Err(invalid(&place(field), "is empty".to_owned()));
-            }
-        }
-        Ok(())
+        named("step_id", &self.step_id, &format!("{place}.step_id"))?;
+        self.retry.check(place)
     }
 
     /// A step is one thing, and its keys belong to what it is.
@@ -259,7 +232,7 @@ impl Step {
             return Err(invalid(place, reason));
         }
         if kinds[0] == "service" {
-            check_name("service", &self.service)?;
+            named("service", &self.service, &format!("{place}.service"))?;
             if self.service.starts_with(RESERVED) {
                 let reason = format!("begins with {RESERVED}, which belongs to Sprag");
                 return Err(invalid(&format!("{place}.service"), reason));
@@ -306,7 +279,7 @@ impl Step {
             }
         }
         if let Some(wait) = &self.wait {
-            check_name("signal", &wait.signal)?;
+            named("signal", &wait.signal, &format!("{place}.wait.signal"))?;
         }
         if self.exec.as_ref().is_some_and(|exec| exec.command.is_empty()) {
             return Err(invalid(&format!("{place}.exec.command"), "is empty".to_owned()));
@@ -353,6 +326,11 @@ impl Step {
             && !self.service.is_empty()
     }
 
+    /// Whether it, or a step inside of it, is done by a service.
+    fn is_done_by(&self, service: &str) -> bool {
+        self.service == service || self.steps.iter().any(|step| step.is_done_by(service))
+    }
+
     /// It and all steps inside of it.
     fn count(&self) -> usize {
         1 + self.steps.iter().map(Self::count).sum::<usize>()
@@ -363,27 +341,32 @@ impl Step {
         self.step_type.as_deref().unwrap_or(&self.step_id)
     }
 
-    /// The kernel's rules for this step.
-    pub fn policy(&self) -> RetryPolicy {
-        let default = RetryPolicy::default();
-        let table = |waits: &Option<Vec<Millis>>, default: Backoff| {
-            waits.clone().and_then(Backoff::new).unwrap_or(default)
-        };
-        RetryPolicy {
-            max_attempts: self.retry.max_attempts.unwrap_or(default.max_attempts),
-            max_losses: self.retry.max_losses.unwrap_or(default.max_losses),
-            max_publish_attempts: default.max_publish_attempts,
-            dispatch: table(&self.retry.backoff, default.dispatch),
-            ack: table(&self.retry.ack_backoff, default.ack),
-            ack_timeout_ms: self.timeouts.ack.unwrap_or(default.ack_timeout_ms),
-            lease_ms: self.timeouts.lease.unwrap_or(default.lease_ms),
-        }
+    /// What holds for it, given what its protocol says of its service.
+    pub(crate) fn policy(&self, service: Option<&ServiceDefaults>) -> Policy {
+        let (retry, timeouts) = (self.retry.clone(), self.timeouts.clone());
+        Policy::of(&ServiceDefaults { retry, timeouts, priority: self.priority }, service)
     }
 }
 
 fn is_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     rest.is_some_and(|rest| !rest.is_empty() && !text.contains(char::is_whitespace))
+}
+
+/// Checks a name; a refusal says where it stands.
+fn named(field: &'static str, name: &str, place: &str) -> Result<(), Refusal> {
+    check_name(field, name).map_err(|refusal| refusal.with("place", place.to_owned()))
+}
+
+/// A text that is no protocol: it cannot be read at all, or has something where something else should be.
+fn unreadable(text: &str, error: &serde_saphyr::Error) -> Refusal {
+    let reason = error.to_string();
+    let reason = reason.lines().next().unwrap_or_default().to_owned();
+    let Some(at) = error.location() else { return invalid("file", reason) };
+    let point = (at.line(), at.column());
+    let places = Places::of(text);
+    let place = places.at(point).unwrap_or("file");
+    invalid(place, reason).with("line", point.0).with("column", point.1)
 }
 
 pub(crate) fn invalid(place: &str, reason: String) -> Refusal {

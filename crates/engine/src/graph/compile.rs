@@ -18,7 +18,7 @@ use super::{
 use crate::batch::keys::{Batch, BatchPlan, ItemsPlan, Out};
 use crate::expression::{Expression, Shape};
 use crate::gate::GatePlan;
-use crate::protocol::{Protocol, Step, invalid};
+use crate::protocol::{Protocol, ServiceDefaults, Step, invalid};
 use crate::schema::Schema;
 
 impl Graph {
@@ -32,7 +32,8 @@ impl Graph {
             in_cycle: false,
             tolerates: false,
         };
-        let mut builder = Builder { nodes: Vec::new(), scopes: vec![job] };
+        let services = &protocol.services;
+        let mut builder = Builder { services, nodes: Vec::new(), scopes: vec![job] };
         builder.list(&protocol.steps, &Around { scope: 0, sees: &[], place: "steps" })?;
         builder.check_names()?;
         builder.check_signals()?;
@@ -41,7 +42,8 @@ impl Graph {
     }
 }
 
-struct Builder {
+struct Builder<'a> {
+    services: &'a BTreeMap<String, ServiceDefaults>,
     nodes: Vec<Node>,
     scopes: Vec<Scope>,
 }
@@ -61,7 +63,7 @@ struct Ends {
     last: u32,
 }
 
-impl Builder {
+impl Builder<'_> {
     /// Compiles a list of steps; returns its last nodes, those that nobody waits for.
     fn list(&mut self, steps: &[Step], around: &Around<'_>) -> Result<Vec<u32>, Refusal> {
         let needs = needs_of(steps, around.place)?;
@@ -137,13 +139,14 @@ impl Builder {
             let read = |source: &str| self.expression(source, "limit.key", around);
             GatePlan::of(limit, service, around.place, read)
         });
+        let policy = step.policy(self.services.get(&step.service));
         let node = Node {
             step_type: step.kind().to_owned(),
             service: service.to_owned(),
             delay_ms,
-            policy: step.policy(),
-            timeout: step.timeouts.step,
-            priority: step.priority,
+            policy: policy.retry,
+            timeout: policy.timeout,
+            priority: policy.priority,
             payload_schema: schema(step.payload_schema.as_ref(), "payload_schema", around)?,
             gate: gate.transpose()?,
             batch: step.batch.as_ref().map(|batch| self.batch(batch, around)).transpose()?,

@@ -63,12 +63,12 @@ pub(super) fn preview(
     let protocol = pinned.as_ref().ok().map(|pinned| &pinned.protocol);
     let steps: Vec<_> = protocol
         .into_iter()
-        .flat_map(|protocol| &protocol.steps)
-        .map(|step| StepPreview {
+        .flat_map(|protocol| protocol.steps.iter().map(move |step| (&protocol.services, step)))
+        .map(|(services, step)| StepPreview {
             step_id: &step.step_id,
             step_type: step.kind(),
             service: &step.service,
-            max_attempts: step.policy().max_attempts,
+            max_attempts: step.policy(services.get(&step.service)).retry.max_attempts,
             payload,
         })
         .collect();
