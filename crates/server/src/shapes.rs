@@ -117,8 +117,8 @@ pub struct StepShape {
     pub step_id: String,
     /// Where it is in the protocol.
     pub step_index: u32,
-    /// The branch of a fan-out.
-    pub branch: u64,
+    /// The branch of a fan-out, a number as text: it can be too large for the numbers of some languages.
+    pub branch: String,
     /// The turn of a cycle.
     pub turn: u32,
     /// Where it is.
@@ -152,7 +152,7 @@ impl StepShape {
         Self {
             step_id: attempt.step_id.clone(),
             step_index: attempt.key.step_index,
-            branch: attempt.key.branch,
+            branch: attempt.key.branch.to_string(),
             turn: attempt.key.turn,
             state: row.state.name(),
             attempt_no: row.shown_attempt_no(),

@@ -181,7 +181,7 @@ fn show(job: &Value, output: &mut Output) -> Result<(), Failure> {
         job["attempts_total"]
     ))?;
     for step in job["steps"].as_array().into_iter().flatten() {
-        let branch = match step["branch"].as_u64() {
+        let branch = match step["branch"].as_str().and_then(|branch| branch.parse().ok()) {
             None | Some(0) => String::new(),
             Some(branch) => format!(" {}", place::show(branch)),
         };
