@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use super::{House, Running};
 
 const QUICKSTART: &str = include_str!("../../../../../docs/quickstart.md");
+const README: &str = include_str!("../../../../../README.md");
 const WORKERS: &str = include_str!("../../../../../docs/workers.md");
 
 /// The files that a page says to save, by their names.
@@ -94,5 +95,20 @@ fn the_quickstart_does_what_it_says() {
     let job_id = line.split_whitespace().next().unwrap();
     let shown = type_in(&house, &format!("sprag job show{}", after.replace("JOB_ID", job_id)));
     assert!(shown.contains("42"), "{shown}");
+    house.close();
+}
+
+#[test]
+fn the_servers_part_of_the_readme_does_what_it_says() {
+    let house = House::open();
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    std::os::unix::fs::symlink(examples, house.file("examples")).unwrap();
+    let (_, part) = README.split_once("In another terminal of the same folder:").unwrap();
+    let lines = part.lines().skip_while(|line| line.is_empty());
+    let commands: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
+    assert!(commands.len() >= 4, "{commands:?}");
+    let said = type_in(&house, &commands.join("\n"));
+    assert!(said.contains("SUCCEEDED"), "{said}");
+    assert!(house.file("printed.json").exists());
     house.close();
 }
