@@ -108,7 +108,7 @@ impl From<Submitted> for SubmittedShape {
 
 /// Submits an envelope; with `application/x-ndjson` one per line, answered line by line.
 #[utoipa::path(
-    post, path = "/v1/commands", tag = "jobs",
+    post, path = "/v1/commands", tag = "jobs", security(("token" = ["submit"])),
     request_body(content(
         (Envelope = "application/json"),
         (String = "application/x-ndjson"),

@@ -52,7 +52,7 @@ struct Told {
 
 /// Events as they happen, as server-sent events. The `id` of each is the place to go on after.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events",
+    get, path = "/v1/events", tag = "events", security(("token" = ["read"])),
     params(
         ("job" = Option<String>, Query, description = "Only of this job"),
         ("after" = Option<String>, Query, description = "After the event with this id; from the beginning if absent"),

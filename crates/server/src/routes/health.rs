@@ -61,7 +61,7 @@ async fn readyz(State(app): State<Arc<App>>, _caller: Caller) -> Answered<Respon
 
 /// What is counted, for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "operations",
+    get, path = "/metrics", tag = "operations", security(("token" = ["read"])),
     responses(
         (status = 200, description = "Text", body = String, content_type = "text/plain"),
     )

@@ -38,7 +38,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// Lists jobs, the newest first.
 #[utoipa::path(
-    get, path = "/v1/jobs", tag = "jobs",
+    get, path = "/v1/jobs", tag = "jobs", security(("token" = ["read"])),
     params(
         ("tenant" = Option<String>, Query, description = "Only of this tenant"),
         ("state" = Option<String>, Query, description = "Only in this state, such as QUEUED"),
@@ -78,7 +78,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> 
 
 /// Shows a job.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}", tag = "jobs",
+    get, path = "/v1/jobs/{id}", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "The job", body = JobShape),
@@ -94,7 +94,7 @@ fn shown(status: StatusCode, job: &JobView) -> Response {
 
 /// Shows the steps of a job, each as its newest attempt.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/steps", tag = "jobs",
+    get, path = "/v1/jobs/{id}/steps", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its steps", body = Items<StepShape>),
@@ -107,7 +107,7 @@ async fn steps(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answe
 
 /// Shows the history of a job.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/events", tag = "jobs",
+    get, path = "/v1/jobs/{id}/events", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its events", body = Items<EventShape>),
@@ -121,7 +121,7 @@ async fn events(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answ
 
 /// Shows every attempt of a job with its digits.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/ledger", tag = "jobs",
+    get, path = "/v1/jobs/{id}/ledger", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its attempts", body = Items<StepShape>),
@@ -147,7 +147,7 @@ struct ExplanationShape {
 
 /// Tells what happened to a job, what holds it now, and what comes next.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/explain", tag = "jobs",
+    get, path = "/v1/jobs/{id}/explain", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Sentences", body = ExplanationShape),
@@ -163,7 +163,7 @@ async fn explained(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> A
 
 /// Asks a job to stop. Again, or on a job that is over, changes nothing.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/cancel", tag = "jobs",
+    post, path = "/v1/jobs/{id}/cancel", tag = "jobs", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The job"),
         ("If-Match" = Option<String>, Header, description = "Only if the job has this version"),
@@ -194,7 +194,7 @@ struct Rerun {
 
 /// Runs a job that ended badly again, as a new job.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/rerun", tag = "jobs",
+    post, path = "/v1/jobs/{id}/rerun", tag = "jobs", security(("token" = ["submit"])),
     params(("id" = String, Path, description = "The job")),
     request_body = Option<Rerun>,
     responses(

@@ -25,7 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// Lists the protocols, the newest first.
 #[utoipa::path(
-    get, path = "/v1/protocols", tag = "protocols",
+    get, path = "/v1/protocols", tag = "protocols", security(("token" = ["read"])),
     responses(
         (status = 200, description = "All of them", body = List<Object>),
     )
@@ -39,7 +39,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response>
 
 /// Shows a protocol.
 #[utoipa::path(
-    get, path = "/v1/protocols/{id}", tag = "protocols",
+    get, path = "/v1/protocols/{id}", tag = "protocols", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The protocol")),
     responses(
         (status = 200, description = "Its definition", body = Object),
@@ -59,7 +59,7 @@ async fn show(
 
 /// Registers a protocol, in JSON or YAML. The same again is a no-op; other content under its id is refused.
 #[utoipa::path(
-    put, path = "/v1/protocols/{id}", tag = "protocols",
+    put, path = "/v1/protocols/{id}", tag = "protocols", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The protocol")),
     request_body(content((Object = "application/json"), (String = "application/yaml"))),
     responses(

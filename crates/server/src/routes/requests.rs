@@ -58,7 +58,7 @@ struct NewRequestShape {
 
 /// Creates a request, or answers with the one that has its key.
 #[utoipa::path(
-    post, path = "/v1/requests", tag = "requests", request_body = NewRequestShape,
+    post, path = "/v1/requests", tag = "requests", security(("token" = ["submit"])), request_body = NewRequestShape,
     responses(
         (status = 201, description = "Created", body = RequestShape),
         (status = 200, description = "It was there", body = RequestShape),
@@ -77,7 +77,7 @@ async fn create(
 
 /// Lists requests, the newest first.
 #[utoipa::path(
-    get, path = "/v1/requests", tag = "requests",
+    get, path = "/v1/requests", tag = "requests", security(("token" = ["read"])),
     params(
         ("tenant" = Option<String>, Query, description = "Only of this tenant"),
         ("type" = Option<String>, Query, description = "Only of this request type"),
@@ -105,7 +105,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> 
 
 /// Shows a request.
 #[utoipa::path(
-    get, path = "/v1/requests/{id}", tag = "requests",
+    get, path = "/v1/requests/{id}", tag = "requests", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "The request", body = RequestShape),
@@ -117,7 +117,7 @@ async fn show(Found(request): Found<RequestView>) -> Response {
 
 /// Shows what happened to a request by itself; the history of a run is that of its job.
 #[utoipa::path(
-    get, path = "/v1/requests/{id}/events", tag = "requests",
+    get, path = "/v1/requests/{id}/events", tag = "requests", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "Its events", body = List<EventShape>),
@@ -143,7 +143,7 @@ struct Edit {
 
 /// Works out the plan preview and keeps it; until the plan is frozen, again with an edit.
 #[utoipa::path(
-    post, path = "/v1/requests/{id}/draft", tag = "requests",
+    post, path = "/v1/requests/{id}/draft", tag = "requests", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The request"),
         ("If-Match" = Option<String>, Header, description = "Only if the request has this version"),
@@ -180,7 +180,7 @@ fn yes() -> bool {
 
 /// Freezes the plan; with `run` the first run begins in the same commit.
 #[utoipa::path(
-    post, path = "/v1/requests/{id}/confirm", tag = "requests",
+    post, path = "/v1/requests/{id}/confirm", tag = "requests", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The request"),
         ("If-Match" = Option<String>, Header, description = "Only if the request has this version"),
@@ -204,7 +204,7 @@ async fn confirm(
 
 /// Begins the first run of a confirmed request; no more than that.
 #[utoipa::path(
-    post, path = "/v1/requests/{id}/run", tag = "requests",
+    post, path = "/v1/requests/{id}/run", tag = "requests", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The request"),
         ("If-Match" = Option<String>, Header, description = "Only if the request has this version"),
@@ -233,7 +233,7 @@ struct Retry {
 
 /// Begins another run in place of the failed one that is named.
 #[utoipa::path(
-    post, path = "/v1/requests/{id}/retry", tag = "requests",
+    post, path = "/v1/requests/{id}/retry", tag = "requests", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The request"),
         ("If-Match" = Option<String>, Header, description = "Only if the request has this version"),
@@ -257,7 +257,7 @@ async fn retry(
 
 /// Asks the job of the current run to stop.
 #[utoipa::path(
-    post, path = "/v1/requests/{id}/cancel", tag = "requests",
+    post, path = "/v1/requests/{id}/cancel", tag = "requests", security(("token" = ["submit"])),
     params(("id" = String, Path, description = "The request")),
     responses(
         (status = 200, description = "The request", body = RequestShape),

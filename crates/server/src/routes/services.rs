@@ -37,7 +37,7 @@ struct ServiceShape {
 
 /// Lists services that are paused, that work waits for, or that somebody has served.
 #[utoipa::path(
-    get, path = "/v1/services", tag = "services",
+    get, path = "/v1/services", tag = "services", security(("token" = ["read"])),
     responses(
         (status = 200, description = "All of them", body = List<ServiceShape>),
     )
@@ -60,7 +60,7 @@ async fn shapes(app: &App) -> Answered<Vec<ServiceShape>> {
 
 /// Nothing of the service is started until it is resumed; what runs goes on.
 #[utoipa::path(
-    post, path = "/v1/services/{id}/pause", tag = "services",
+    post, path = "/v1/services/{id}/pause", tag = "services", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The service")),
     responses(
         (status = 200, description = "All services", body = List<ServiceShape>),
@@ -79,7 +79,7 @@ async fn pause(
 
 /// The service goes on.
 #[utoipa::path(
-    post, path = "/v1/services/{id}/resume", tag = "services",
+    post, path = "/v1/services/{id}/resume", tag = "services", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The service")),
     responses(
         (status = 200, description = "All services", body = List<ServiceShape>),

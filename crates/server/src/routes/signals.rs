@@ -99,7 +99,7 @@ impl SignalShape {
 
 /// Lists what was said to a job.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/signals", tag = "jobs",
+    get, path = "/v1/jobs/{id}/signals", tag = "jobs", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The job")),
     responses(
         (status = 200, description = "Its signals", body = Items<SignalShape>),
@@ -113,7 +113,7 @@ async fn list(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answer
 
 /// Says something to a job. It is kept if no step waits for it yet; the same id again changes nothing.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/signals/{name}", tag = "jobs",
+    post, path = "/v1/jobs/{id}/signals/{name}", tag = "jobs", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The job"),
         ("name" = String, Path, description = "The signal that a step waits for"),

@@ -50,7 +50,7 @@ struct Made {
 
 /// Makes a token. Its text is in the answer and nowhere else.
 #[utoipa::path(
-    post, path = "/v1/tokens", tag = "tokens", request_body = NewTokenShape,
+    post, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])), request_body = NewTokenShape,
     responses(
         (status = 201, description = "The token, with its text", body = Made),
     )
@@ -83,7 +83,7 @@ async fn create(State(app): State<Arc<App>>, caller: Caller, body: Document) -> 
 
 /// Lists all tokens, without their texts.
 #[utoipa::path(
-    get, path = "/v1/tokens", tag = "tokens",
+    get, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])),
     responses(
         (status = 200, description = "All of them", body = List<TokenShape>),
     )
@@ -97,7 +97,7 @@ async fn list(State(app): State<Arc<App>>, caller: Caller) -> Answered<Response>
 
 /// Takes a token back, for good.
 #[utoipa::path(
-    delete, path = "/v1/tokens/{id}", tag = "tokens",
+    delete, path = "/v1/tokens/{id}", tag = "tokens", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The token's id")),
     responses(
         (status = 200, description = "The token", body = TokenShape),

@@ -72,11 +72,63 @@ struct Directives {
 #[derive(ToSchema)]
 #[allow(dead_code)] // the document's view of `Directives`
 struct DirectivesShape {
-    /// Each with `jobId`, `stepId`, `step_index`, `branch`, `turn`, `attempt_no`, `lease_id`, `lease_token`,
-    /// `lease_expires_at`, `effect_key`, `payload`, `inputs`, `callback_urls` and what the job was
-    /// submitted with.
-    #[schema(value_type = Vec<Object>)]
-    directives: Vec<Value>,
+    /// At most as many as were asked for.
+    directives: Vec<DirectiveShape>,
+}
+
+/// What a worker is told about one attempt.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of `Handed`
+struct DirectiveShape {
+    /// The job.
+    #[schema(rename = "jobId")]
+    job_id: String,
+    /// Whose it is.
+    tenant_id: String,
+    /// The protocol it follows.
+    protocol_id: String,
+    /// The step's name.
+    #[schema(rename = "stepId")]
+    step_id: String,
+    /// Where the step is in its protocol.
+    step_index: u32,
+    /// The branch of a fan-out, a number as text; 0 outside of one.
+    branch: String,
+    /// The turn of a cycle; 0 outside of one.
+    turn: u32,
+    /// The kind of work.
+    step_type: String,
+    /// The attempt, from 1.
+    attempt_no: u32,
+    /// Its lease, a number as text.
+    lease_id: String,
+    /// Proves that the attempt was handed to the worker; to be shown with every callback.
+    lease_token: String,
+    /// The end of the lease, in milliseconds since 1970. It begins anew with every heartbeat.
+    lease_expires_at: u64,
+    /// Names the effect of the step, the same for all attempts: hand it to whatever must not happen twice.
+    effect_key: String,
+    /// Where the input is.
+    input_ref: Value,
+    /// Where this attempt may put what it works with.
+    workspace_ref: String,
+    /// Where the output goes.
+    output_ref: Value,
+    /// What the job was submitted with.
+    payload: Value,
+    /// The outputs of earlier steps, by step.
+    #[schema(value_type = Object)]
+    inputs: Value,
+    /// Its place in the fan-out, from 0.
+    index: Option<u32>,
+    /// The item of its branch.
+    item: Option<Value>,
+    /// Handed through.
+    correlation_id: Option<String>,
+    /// Handed through.
+    traceparent: Option<String>,
+    /// Where the callbacks go, below the server's address.
+    callback_urls: Urls,
 }
 
 #[derive(Serialize)]
@@ -87,10 +139,14 @@ struct Handed {
     callback_urls: Urls,
 }
 
-#[derive(Clone, Copy, Serialize)]
+/// Where callbacks go.
+#[derive(Clone, Copy, Serialize, ToSchema)]
 struct Urls {
+    /// The worker has the directive.
     ack: &'static str,
+    /// The worker is alive.
     heartbeat: &'static str,
+    /// The worker is done.
     result: &'static str,
 }
 
@@ -102,7 +158,7 @@ const URLS: Urls = Urls {
 
 /// Hands out work, and waits for it if there is none.
 #[utoipa::path(
-    post, path = "/v1/claim", tag = "workers", request_body = ClaimShape,
+    post, path = "/v1/claim", tag = "workers", security(("token" = ["work"])), request_body = ClaimShape,
     responses(
         (status = 200, description = "Directives, perhaps none", body = DirectivesShape),
     )
@@ -231,16 +287,28 @@ fn heard<T: serde::de::DeserializeOwned>(
 #[derive(Deserialize)]
 struct Nothing {}
 
-#[derive(Serialize)]
+/// It was heard.
+#[derive(Serialize, ToSchema)]
 struct Done {
+    /// True.
     ok: bool,
+}
+
+/// The answer to a sign of life.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of the engine's answer
+struct AliveShape {
+    /// The new end of the lease, in milliseconds since 1970.
+    lease_expires_at: u64,
+    /// Whether the worker should stop.
+    cancel: bool,
 }
 
 /// A worker has the directive: its lease begins.
 #[utoipa::path(
-    post, path = "/v1/callbacks/ack", tag = "workers", request_body = CallbackShape,
+    post, path = "/v1/callbacks/ack", tag = "workers", security(("token" = ["work"])), request_body = CallbackShape,
     responses(
-        (status = 200, description = "Heard", body = Object),
+        (status = 200, description = "Heard", body = Done),
     )
 )]
 async fn ack(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
@@ -251,9 +319,9 @@ async fn ack(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Ans
 
 /// A worker is alive: its lease begins anew.
 #[utoipa::path(
-    post, path = "/v1/callbacks/heartbeat", tag = "workers", request_body = CallbackShape,
+    post, path = "/v1/callbacks/heartbeat", tag = "workers", security(("token" = ["work"])), request_body = CallbackShape,
     responses(
-        (status = 200, description = "`lease_expires_at`, and `cancel` if the worker should stop", body = Object),
+        (status = 200, description = "Its lease begins anew", body = AliveShape),
     )
 )]
 async fn heartbeat(
@@ -273,9 +341,9 @@ async fn heartbeat(
 
 /// A worker reports how its attempt went. It is stored when this is answered.
 #[utoipa::path(
-    post, path = "/v1/callbacks/result", tag = "workers", request_body = CallbackShape,
+    post, path = "/v1/callbacks/result", tag = "workers", security(("token" = ["work"])), request_body = CallbackShape,
     responses(
-        (status = 200, description = "Stored", body = Object),
+        (status = 200, description = "Stored", body = Done),
     )
 )]
 async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {

@@ -57,7 +57,11 @@ fn operations(document: &Value) -> Vec<Operation<'_>> {
 fn section(operation: &Operation<'_>, text: &mut String) {
     put!(text, "\n### {} {}\n", operation.method, operation.path);
     let said = |name: &str| operation.spec[name].as_str().map(one_line);
-    put!(text, "{}", said("description").or(said("summary")).unwrap_or_default());
+    put!(text, "{}\n", said("description").or(said("summary")).unwrap_or_default());
+    let scopes = operation.spec["security"][0]["token"].as_array().into_iter().flatten();
+    for scope in scopes.filter_map(Value::as_str) {
+        put!(text, "- needs the scope `{scope}`");
+    }
     for parameter in operation.spec["parameters"].as_array().into_iter().flatten() {
         let part = |name: &str| parameter[name].as_str().unwrap_or_default();
         put!(text, "- `{}` ({}): {}", part("name"), part("in"), one_line(part("description")));
@@ -81,6 +85,10 @@ fn shape(name: &str, schema: &Value, text: &mut String) {
     put!(text, "\n### {name}\n");
     if let Some(description) = schema["description"].as_str() {
         put!(text, "{}\n", one_line(description));
+    }
+    if schema["properties"].is_null() {
+        put!(text, "{}", type_of(schema));
+        return;
     }
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     put!(text, "| field | type | what |\n|---|---|---|");
