@@ -17,8 +17,44 @@ use crate::store::{Held, JobFacts, JobView, NewJob, Store, StoreError, Submitted
 /// How often one job may be run again.
 pub const MAX_RERUNS: u32 = 1_000;
 
-/// Asks a job to stop. Answers with its state, and the message if the cancel entered one.
+/// Jobs that were asked to stop, each with the message if that entered one.
+pub type Asked = Vec<(JobId, Option<Held>)>;
+
+/// Asks a job to stop, and its children with it. Answers with its state. If this dies on the way, whoever
+/// looks after the children of the job goes on.
 pub async fn cancel<S: Store>(
+    store: &S,
+    engine: EngineNo,
+    job_id: JobId,
+    version: Option<u64>,
+) -> Result<(JobState, Asked), Refusal> {
+    let (state, entered) = cancel_one(store, engine, job_id, version).await?;
+    let mut asked = vec![(job_id, entered)];
+    if state == JobState::Cancelling {
+        asked.extend(cancel_children(store, engine, job_id).await?);
+    }
+    Ok((state, asked))
+}
+
+/// Asks all below a job to stop that nobody has asked yet. A child that is gone meanwhile is no fault.
+pub(crate) async fn cancel_children<S: Store>(
+    store: &S,
+    engine: EngineNo,
+    job_id: JobId,
+) -> Result<Asked, StoreError> {
+    let (mut asked, mut left) = (Vec::new(), store.children(job_id).await?);
+    while let Some(child) = left.pop() {
+        match cancel_one(store, engine, child, None).await {
+            Ok((_, entered)) => asked.push((child, entered)),
+            Err(refusal) if refusal.code() == Code::JobUnknown => continue,
+            Err(refusal) => return Err(StoreError::Unavailable(refusal.to_string())),
+        }
+        left.extend(store.children(child).await?);
+    }
+    Ok(asked)
+}
+
+async fn cancel_one<S: Store>(
     store: &S,
     engine: EngineNo,
     job_id: JobId,

@@ -22,7 +22,7 @@ use crate::graph::{EXEC, Graph, HTTP};
 use crate::heart::{Body, Calling, Heart, Op, Service};
 use crate::hints::{Hears, Listener};
 use crate::hooks::{Deliverer, Hook, task_of};
-use crate::ids::{EngineNo, JobId};
+use crate::ids::{EngineNo, JobId, Place};
 use crate::limits::MAX_BYTES;
 use crate::outbound::Caller;
 use crate::protocol::Protocol;
@@ -312,14 +312,9 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// Checks a protocol, and refuses one that asks for more than this engine can or may do.
+    /// Checks a protocol, and refuses one that asks for more than this engine may do.
     pub(crate) fn expect(self, protocol: &Protocol) -> Result<(), Refusal> {
         let graph = protocol.graph()?;
-        if let Some(keys) = graph.beyond_this_engine() {
-            return Err(Refusal::new(Code::ProtocolInvalid)
-                .with("place", "steps")
-                .with("reason", format!("this engine does not run {keys} yet")));
-        }
         for (kind, service, allowed) in [("exec", EXEC, self.exec), ("http", HTTP, self.http)] {
             let step = graph.nodes().iter().find(|node| node.service == service);
             if let Some(step) = step.filter(|_| !allowed) {
@@ -342,6 +337,8 @@ pub(crate) struct Pinned {
     pub(crate) policies: Vec<sprag_kernel::retry::RetryPolicy>,
     /// Whether any of its steps has a limit.
     pub(crate) has_gates: bool,
+    /// Where the result of a job is, which a parent is told.
+    pub(crate) results: Arc<[(String, Place)]>,
 }
 
 impl Pinned {
@@ -350,7 +347,8 @@ impl Pinned {
         let policies = graph.nodes().iter().map(|node| node.policy.clone()).collect();
         let tasks = protocol.on_end.iter().map(|hook| task_of(hook)).collect();
         let has_gates = graph.nodes().iter().any(|node| node.gate.is_some());
-        Self { steps: graph.new_steps(), policies, has_gates, graph, tasks, protocol }
+        let results = graph.results().into();
+        Self { steps: graph.new_steps(), policies, has_gates, results, graph, tasks, protocol }
     }
 }
 
@@ -394,13 +392,15 @@ impl<S: Store> Engine<S> {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Asks a job to stop. Answers with its state: CANCELLING, CANCELLED, or how it had ended.
+    /// Asks a job to stop, and its children with it. Answers with its state: CANCELLING, CANCELLED, or how it had ended.
     pub async fn cancel(&self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
-        let (state, entered) = control::cancel(&*self.store, self.number, job_id, version).await?;
-        self.tell(match entered {
-            Some(held) => Op::Entered { held: Box::new(held) },
-            None => Op::Cancelling { job_id },
-        });
+        let (state, all) = control::cancel(&*self.store, self.number, job_id, version).await?;
+        for (job_id, entered) in all {
+            self.tell(match entered {
+                Some(held) => Op::Entered { held: Box::new(held) },
+                None => Op::Cancelling { job_id },
+            });
+        }
         Ok(state)
     }
 

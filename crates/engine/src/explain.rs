@@ -31,7 +31,7 @@ pub fn explain(
     now: Millis,
 ) -> Explanation {
     let dispatched = attempts.iter().filter(|attempt| attempt.row.lease_id.is_some());
-    let mut happened: Vec<String> = vec![format!("Submitted {}.", ago(job.created_at, now))];
+    let mut happened: Vec<String> = vec![submitted(job, now)];
     happened.extend(dispatched.map(|attempt| story(attempt, now)));
     happened.extend(signals.iter().map(|signal| said(signal, attempts, now)));
     if let Some(completed_at) = job.completed_at {
@@ -71,6 +71,17 @@ fn said(view: &SignalView, attempts: &[AttemptView], now: Millis) -> String {
 fn is_parked(attempt: &AttemptView) -> bool {
     let is_free = attempt.owner.is_none() && !attempt.is_ready && attempt.row.ending.is_none();
     attempt.waits_for.is_some() && is_free && !attempt.row.state.is_terminal()
+}
+
+fn submitted(job: &JobView, now: Millis) -> String {
+    let when = ago(job.created_at, now);
+    match job.facts.parent() {
+        Some((parent, _)) => format!(
+            "Begun {when} as the child of job {}, for its step {}, attempt {}.",
+            parent.job_id, parent.step_index, parent.attempt_no
+        ),
+        None => format!("Submitted {when}."),
+    }
 }
 
 /// The attempts that hold the job: in a sequence the newest of the current step, in a graph all that are
@@ -153,7 +164,8 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
         (EndingKind::Success, _) | (_, None) => String::new(),
         (_, Some(output)) => format!(" It left: {output}"),
     };
-    format!("{name}: {how}{why}, {}.{seen}", ago(attempt.updated_at, now))
+    let child = attempt.child.map(|child| format!(" by child job {child}")).unwrap_or_default();
+    format!("{name}: {how}{child}{why}, {}.{seen}", ago(attempt.updated_at, now))
 }
 
 fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
@@ -169,6 +181,10 @@ fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {
         | JobState::Cancelled => "",
     };
     let what = match (attempt.row.state, attempt.timer_at) {
+        (StepState::InProgress, _) if attempt.child.is_some() => {
+            let child = attempt.child.map(|child| child.to_string()).unwrap_or_default();
+            format!("The {step} waits for its child, job {child}.")
+        }
         _ if attempt.countdown > 0 => {
             format!("The {step} is parked for {} others.", attempt.countdown)
         }

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod bus;
 pub mod callback;
+pub mod child;
 mod closings;
 pub mod command;
 pub mod context;

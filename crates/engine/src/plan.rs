@@ -18,7 +18,10 @@ use sprag_kernel::machine::{Change, State};
 use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal, StepState};
 
+pub mod child;
 pub mod worker;
+
+pub use child::child_ended;
 
 use crate::ids::AttemptKey;
 use crate::store::{
@@ -100,6 +103,7 @@ pub fn dispatch_to(
         ack_timeout_ms: policy.ack_timeout_ms,
         hand_off,
         claim_id: None,
+        child: None,
         step_to: walk.attempt.state,
         job_from,
         job_to: walk.job.state,
@@ -207,8 +211,9 @@ pub fn finish(held: &Held, policy: &RetryPolicy, enter_next: bool) -> Result<Fin
     let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
     let open = if is_cancel { cancelling.clone() } else { finish_plan(&held.job, held, policy)? };
     let (key, version) = (held.key, held.attempt.version);
-    let (graph, tasks) = (None, [].into());
-    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, repeats: false })
+    let (graph, tasks, tells) = (None, [].into(), None);
+    let repeats = false;
+    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, tells, repeats })
 }
 
 /// Steps 1 to 3 of a message of a graph. Which of the three plans holds is found in the statement.
@@ -232,8 +237,9 @@ pub fn finish_in_graph(
     let closes_to = waiting_to(true).expect("the table cancels what waits");
     let graph = Some(GraphFinish { failing, pins, closes_to, duties });
     let (key, version) = (held.key, held.attempt.version);
-    let (enter_next, tasks) = (false, [].into());
-    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, repeats: false })
+    let (enter_next, tasks, tells) = (false, [].into(), None);
+    let repeats = false;
+    Ok(FinishWrite { key, version, open, cancelling, graph, enter_next, tasks, tells, repeats })
 }
 
 /// What the kernel decides for the job in this state, closing and not closing, and whether that makes its

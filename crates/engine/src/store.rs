@@ -79,6 +79,18 @@ impl JobFacts {
         self.dedup_key.strip_prefix("r:")?.rsplit_once(':').map(|(request_id, _)| request_id)
     }
 
+    /// The attempt that waits for this job, and how many jobs are above this one, if it is a child.
+    pub fn parent(&self) -> Option<(AttemptKey, u32)> {
+        let mut parts = self.dedup_key.strip_prefix("c:")?.split(':');
+        let job_id = parts.next()?.parse().ok()?;
+        let step_index = parts.next()?.parse().ok()?;
+        let branch = parts.next()?.parse().ok()?;
+        let turn = parts.next()?.parse().ok()?;
+        let attempt_no = parts.next()?.parse().ok()?;
+        let depth = parts.next()?.parse().ok()?;
+        Some((AttemptKey { job_id, step_index, branch, turn, attempt_no }, depth))
+    }
+
     /// Who owns the effects of its steps: the request, so that another run has the same, else the job.
     pub fn effect_owner(&self) -> String {
         self.request_id().map_or_else(|| self.job_id.to_string(), str::to_owned)
@@ -297,6 +309,8 @@ pub struct DispatchWrite {
     pub hand_off: HandOff,
     /// The claim of the worker that pulled it.
     pub claim_id: Option<String>,
+    /// The child job that does the work: created in the same transaction.
+    pub child: Option<Arc<NewJob>>,
     /// The step's state afterwards.
     pub step_to: StepState,
     /// The job's state before: the statement requires it.
@@ -391,8 +405,33 @@ pub struct FinishWrite {
     pub enter_next: bool,
     /// What the commit records besides, if it closes the job.
     pub tasks: Arc<[String]>,
+    /// Who is told in the same transaction, if it closes the job.
+    pub tells: Option<Tells>,
     /// Whether the outcome of this very write was lost.
     pub repeats: bool,
+}
+
+/// The attempt of a parent that waits for a child job. How the child has ended is the message that ends the
+/// attempt, as [`plan::child_ended`](crate::plan::child_ended) has it.
+#[derive(Clone, Debug)]
+pub struct Tells {
+    /// The attempt.
+    pub parent: AttemptKey,
+    /// Where the result of the child is: its last steps, by name.
+    pub results: Arc<[(String, Place)]>,
+}
+
+/// How a child job has ended.
+#[derive(Clone, Debug)]
+pub struct ChildEnd {
+    /// The child.
+    pub job_id: JobId,
+    /// Its state.
+    pub state: JobState,
+    /// Why it failed.
+    pub error: Option<AttemptError>,
+    /// The ends of its last steps, by name.
+    pub results: Vec<(String, Option<Ended>)>,
 }
 
 /// What Steps 1 to 3 write besides, in a graph.
@@ -794,6 +833,9 @@ pub trait Store: Upkeep + Batches + Signals + Gates {
         place: Option<Place>,
         decide: Decide<T>,
     ) -> impl Future<Output = Answer<Option<Result<T, Refusal>>>> + Send;
+
+    /// The children of a job that nobody has asked to stop yet.
+    fn children(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<JobId>>> + Send;
 
     /// How activities have ended: of each place its newest attempt if that is over, in the order asked for.
     /// A place that has no row of its turn is answered from the last turn before it.

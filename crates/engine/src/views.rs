@@ -54,6 +54,8 @@ pub struct AttemptView {
     pub served_at: Option<Millis>,
     /// The signal that it waits or has waited for.
     pub waits_for: Option<String>,
+    /// The child job that does its work.
+    pub child: Option<JobId>,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.

@@ -257,6 +257,9 @@ codes! {
     ExpressionFailed = "EXPRESSION_FAILED", Rejected, 422,
         "an expression of the protocol has no value, or not one of the kind that is needed",
         "read the reason; has() tells whether a member is there, and a limit may have been reached";
+    ChildTooDeep = "CHILD_TOO_DEEP", Rejected, 422,
+        "a child job would have more jobs above it than may be",
+        "let one of the protocols do the work itself; perhaps one is its own child";
     StoreUrlInvalid = "STORE_URL_INVALID", Rejected, 400,
         "the store's URL is not one that this binary knows",
         "use sqlite:PATH, or a postgres:// address";

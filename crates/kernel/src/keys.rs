@@ -77,6 +77,21 @@ pub enum DedupKey<'a> {
         /// Which rerun of it.
         n: u32,
     },
+    /// A child job.
+    Child {
+        /// The parent.
+        parent: &'a str,
+        /// The step of the parent that waits for it.
+        step_index: u32,
+        /// Its branch.
+        branch: u64,
+        /// Its turn.
+        turn: u32,
+        /// Its attempt: another attempt has another child.
+        attempt_no: u32,
+        /// How many jobs are above it.
+        depth: u32,
+    },
 }
 
 impl DedupKey<'_> {
@@ -99,6 +114,9 @@ impl std::fmt::Display for DedupKey<'_> {
             Self::Content(hash) => write!(f, "h:{hash}"),
             Self::Request { request_id, run_no } => write!(f, "r:{request_id}:{run_no}"),
             Self::Rerun { job_id, n } => write!(f, "x:{job_id}:{n}"),
+            Self::Child { parent, step_index, branch, turn, attempt_no, depth } => {
+                write!(f, "c:{parent}:{step_index}:{branch}:{turn}:{attempt_no}:{depth}")
+            }
         }
     }
 }

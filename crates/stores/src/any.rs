@@ -234,6 +234,10 @@ impl Store for AnyStore {
         ask!(self.pulse(engine, pulses))
     }
 
+    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
+        ask!(self.children(job_id))
+    }
+
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
         ask!(self.cancelling(jobs))
     }

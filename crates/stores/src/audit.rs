@@ -42,6 +42,7 @@ checks! {
     "31_more_admitted_than_the_limit",
     "32_slot_of_an_attempt_that_is_over",
     "33_begun_without_being_admitted",
+    "34_waits_for_a_child_that_is_over",
 }
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sprag_conformance::cluster::Cluster;
-use sprag_engine::store::{JobFilter, Store};
-use sprag_kernel::{JobState, StepState};
+use sprag_engine::store::{JobFilter, JobView, Store};
+use sprag_kernel::{JobState, State, StepState};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 use tempfile::TempDir;
@@ -149,14 +149,20 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
 async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
     let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
     let jobs = store.jobs(filter).await.unwrap();
+    let (children, jobs): (Vec<_>, Vec<_>) =
+        jobs.into_iter().partition(|job| job.facts.parent().is_some());
     assert_eq!(jobs.len(), JOBS, "{points:?}");
+    expect_one_child_each(&jobs, &children, points);
     let mut succeeded = Vec::new();
-    for job in jobs {
+    for job in jobs.into_iter().chain(children) {
         for attempt in store.attempts(job.facts.job_id).await.unwrap() {
             // The worker outside has no transaction to write in.
             if attempt.row.state == StepState::Succeeded && attempt.service == "work" {
                 succeeded.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
             }
+        }
+        if job.facts.parent().is_some() {
+            continue;
         }
         let n: usize = job.facts.idempotency_key.as_ref().unwrap().parse().unwrap();
         let expected = job.row.state == JobState::Succeeded
@@ -168,6 +174,22 @@ async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
     effects::expect_once(effects, succeeded.into_iter());
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{points:?}: {}", check.name);
+    }
+}
+
+/// Every graph that succeeded has had one child, which succeeded; no other job has one that is open.
+fn expect_one_child_each(jobs: &[JobView], children: &[JobView], points: &[String]) {
+    for child in children {
+        assert!(child.row.state.is_terminal(), "{points:?}: a child is {}", child.row.state);
+    }
+    let is_graph = |job: &&JobView| job.row.is_graph && job.row.state == JobState::Succeeded;
+    for job in jobs.iter().filter(is_graph) {
+        let is_own = |child: &&JobView| {
+            let parent = child.facts.parent().map(|(parent, _)| parent.job_id);
+            parent == Some(job.facts.job_id)
+        };
+        let own: Vec<_> = children.iter().filter(is_own).map(|child| child.row.state).collect();
+        assert_eq!(own, [JobState::Succeeded], "{points:?}");
     }
 }
 

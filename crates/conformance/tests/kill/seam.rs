@@ -240,6 +240,10 @@ impl<S: Store> Store for Seam<S> {
         self.0.inbox(filter).await
     }
 
+    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
+        self.0.children(job_id).await
+    }
+
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
         self.0.cancelling(jobs).await
     }

@@ -16,7 +16,7 @@ use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::ids::JobId;
-use sprag_engine::protocol::Protocol;
+use sprag_engine::protocol::{Protocol, Step};
 use sprag_engine::signals::Signal;
 use sprag_engine::store::{AttemptView, JobFilter, Store, StoreError};
 use sprag_engine::upkeep::Upkeep;
@@ -92,16 +92,34 @@ pub(crate) const JOBS: usize = 12;
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
 
-/// A fan-out of which not all branches are open at a time, nor may run at a time, a step that is skipped, a join
-/// with a rate, a sleep, a wait whose
-/// signal comes early and one whose signal comes when it is parked.
+/// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle, a step that
+/// is skipped, a join with a rate, a cycle over a fan-out, a sleep, a wait whose signal comes early, one whose
+/// signal comes when it is parked, and a child job.
 const GRAPH: &str = "
   - {step_id: parked, needs: [], wait: {signal: late}}
-  - {step_id: each, for_each: '[1, 2, 3]', max_parallel: 2, service: work, limit: {max: 1, key: tenant}}
+  - step_id: each
+    for_each: '[1, 2, 3]'
+    max_parallel: 2
+    steps:
+      - step_id: spin
+        repeat: {while: turn + 1 < item, max: 3}
+        service: work
+        limit: {max: 1, key: tenant}
   - {step_id: never, needs: [], when: 'false', service: work}
   - {step_id: both, needs: [each, never], service: work, limit: {max: 3, rate: {max: 500, per: 1s}}}
+  - step_id: rounds
+    repeat: {while: turn < 1, max: 2, delay: 1ms}
+    steps:
+      - {step_id: pair, for_each: '[1, 2]', service: work}
   - {step_id: rest, sleep: 1ms}
   - {step_id: told, wait: {signal: early}}
+  - {step_id: child, job: {request_type: CHILD, input: '{\"n\": input.n}'}}
+";
+
+/// What the graph has as its child.
+const CHILD: &str = "
+  - {step_id: one, service: work}
+  - {step_id: two, service: work}
 ";
 
 /// What becomes of job `n` of the script: the third of each three is cancelled, the second fails once.
@@ -121,9 +139,10 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .step("last", "work");
     let graph = format!("protocol_id: graph.v{life}\nrequest_types: [GRAPH]\nsteps:{GRAPH}");
     let mut graph = Protocol::read(&graph).unwrap();
-    for step in protocol.steps.iter_mut().chain(&mut graph.steps) {
-        step.retry.backoff = Some(vec![1]);
-    }
+    let child = format!("protocol_id: child.v{life}\nrequest_types: [CHILD]\nsteps:{CHILD}");
+    let mut child = Protocol::read(&child).unwrap();
+    let others = graph.steps.iter_mut().chain(&mut child.steps);
+    protocol.steps.iter_mut().chain(others).for_each(soon);
     // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
     for outside in &mut protocol.steps[1..3] {
         outside.retry.ack_backoff = Some(vec![1]);
@@ -156,7 +175,11 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     };
     let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
     // Fewer slots than jobs, so that some are entered at once and others claimed.
-    let builder = EngineBuilder::new(Seam(store)).config(config).protocol(protocol).protocol(graph);
+    let builder = EngineBuilder::new(Seam(store))
+        .config(config)
+        .protocol(protocol)
+        .protocol(graph)
+        .protocol(child);
     let builder = builder.hook_for_all("told", hook);
     let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
     let builder = builder.service("work", 2, handler).bus(&["published"], bus);
@@ -191,6 +214,12 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let _ = engine.store().release(sprag_engine::ids::EngineNo(0), Vec::new()).await;
     let engine = Arc::into_inner(engine).expect("the worker has let go");
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+/// A step, and those inside of it, are tried again at once.
+fn soon(step: &mut Step) {
+    step.retry.backoff = Some(vec![1]);
+    step.steps.iter_mut().for_each(soon);
 }
 
 /// Signals to a graph, again in each life: one at once, one when the step that waits for it is parked.

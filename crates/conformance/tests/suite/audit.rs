@@ -154,6 +154,7 @@ const COUNTDOWN: &str = "28_countdown_is_not_the_unfinished_predecessors";
 const ADMITTED: &str = "31_more_admitted_than_the_limit";
 const KEPT_SLOT: &str = "32_slot_of_an_attempt_that_is_over";
 const UNADMITTED: &str = "33_begun_without_being_admitted";
+const CHILD_OVER: &str = "34_waits_for_a_child_that_is_over";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -177,6 +178,7 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
         },
         set(LIVE, books.queued, ("attempt", "ready_at"), ["NULL", "1"], &at(books.queued, 0, 1)),
         set(LIVE, retrying, ("attempt", "timer_at"), ["NULL", "1"], &at(retrying, 0, 2)),
+        set(CHILD_OVER, running, ("attempt", "child_id"), [&W::id(done), "NULL"], &runs),
         shift(DELTAS, books.queued, ("job", "initial", 1), &job(books.queued)),
         shift(CLOSERS, done, guid(100_100_000_000), &first),
         shift(CLOSERS, done, guid(-100_100_000_000), &last),

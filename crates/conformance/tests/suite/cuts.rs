@@ -50,6 +50,7 @@ const READS: &[&str] = &[
     "batch",
     "batch_journal",
     "cancelling",
+    "children",
     "claimed",
     "counts",
     "ends",

@@ -497,11 +497,21 @@ pub async fn lose_engines<W: World>(
     (steps, work): (&str, fn() -> Handler),
     count: i64,
 ) -> Engine<W::Store> {
+    lose_engines_of(play, first, count, async || engine(play, steps, work()).await).await
+}
+
+/// The same with engines of any kind.
+pub async fn lose_engines_of<W: World>(
+    play: &Play<W>,
+    first: Engine<W::Store>,
+    count: i64,
+    another: impl AsyncFn() -> Engine<W::Store>,
+) -> Engine<W::Store> {
     let mut engine_now = first;
     // The play itself is number 1.
     for number in 2..2 + count {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let heir = engine(play, steps, work()).await;
+        let heir = another().await;
         let dead = format!("SELECT CAST(dead AS text) FROM engine WHERE engine_no = {number}");
         while play.world.query(&dead).await.unwrap()[0][0].as_deref() != Some("1") {
             // As if it had not beaten for long; it may beat once more before the heir looks.

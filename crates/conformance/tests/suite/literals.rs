@@ -342,6 +342,7 @@ fn in_the_audit() -> Vec<Listed> {
             among("state", &codes(by_message)),
         ),
         audit("sql/audit/28_countdown_is_not_the_unfinished_predecessors.sql", jobs_that_go_on()),
+        audit("sql/audit/34_waits_for_a_child_that_is_over.sql", terminal_jobs()),
     ]
 }
 

@@ -107,7 +107,7 @@ impl<W: World> Play<W> {
     /// Every check of the audit finds nothing.
     pub async fn expect_sound(&self) {
         let checks = self.store().audit().await.unwrap();
-        assert_eq!(checks.len(), 33, "every check has run");
+        assert_eq!(checks.len(), 34, "every check has run");
         for check in checks {
             assert!(check.violations.is_empty(), "{}: {:?}", check.name, check.violations);
         }
@@ -337,6 +337,7 @@ pub fn directive_write(
         ack_timeout_ms: policy.ack_timeout_ms,
         hand_off: HandOff::Outbox,
         claim_id: None,
+        child: None,
         step_to: decided.step.to(),
         job_from: held.job.state,
         job_to: decided.job.map_or(held.job.state, |job| job.to()),

@@ -220,21 +220,4 @@ impl Graph {
     pub fn is_sequence(&self) -> bool {
         self.is_sequence
     }
-
-    /// A kind of step that an engine of this version cannot run, by the name of its key.
-    pub fn beyond_this_engine(&self) -> Option<&'static str> {
-        self.nodes.iter().find_map(|node| match node.kind {
-            Kind::Work
-            | Kind::Fan(_)
-            | Kind::Gather { .. }
-            | Kind::Begin { .. }
-            | Kind::Loop(_)
-            | Kind::Join
-            | Kind::Wait(..)
-            | Kind::Sleep
-            | Kind::Exec(_)
-            | Kind::Http(..) => None,
-            Kind::Job(..) => Some("job"),
-        })
-    }
 }

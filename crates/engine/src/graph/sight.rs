@@ -20,7 +20,9 @@ pub enum Finding {
     Run,
     /// It is skipped: by its condition, or because of what came before it.
     Skip(Option<AttemptError>),
-    /// It can never run: its condition has no value, or the payload does not fit; the reason.
+    /// A child job with this payload, as JSON text, does its work.
+    Child(String),
+    /// It can never run: an expression has no value, or the payload does not fit; the reason.
     Fail(Code, String),
 }
 
@@ -128,6 +130,39 @@ impl Graph {
         }
     }
 
+    /// An activation that is let in: what a child is given is known before the child is there.
+    fn begin(&self, held: &Held) -> Finding {
+        let Kind::Job(_, input) = &self.node(held.key.step_index).kind else { return Finding::Run };
+        match input.evaluate(&self.sight(held)) {
+            Ok(payload) => Finding::Child(payload.to_string()),
+            Err(reason) => Finding::Fail(Code::ExpressionFailed, format!("job.input: {reason}")),
+        }
+    }
+
+    /// Where the result of a job is: its last steps, by name.
+    pub fn results(&self) -> Vec<(String, Place)> {
+        let first = Place::from(0);
+        let is_last = |index: &u32| match self.scopes[0].kind {
+            ScopeKind::Job => self.node(*index).scope == 0 && self.is_last(*index),
+            ScopeKind::Branches { .. } | ScopeKind::Turns { .. } => unreachable!("it is the job"),
+        };
+        let all = 0..u32::try_from(self.nodes().len()).expect("steps are limited");
+        all.filter(is_last)
+            .map(|index| {
+                let node = self.node(index);
+                let name = node.publishes.as_ref().unwrap_or(&node.step_id);
+                (name.clone(), self.place_of(index, first))
+            })
+            .collect()
+    }
+
+    /// Whether nobody waits for it: it is no opener, whose closer is waited for, and has no followers.
+    fn is_last(&self, index: u32) -> bool {
+        let node = self.node(index);
+        let is_opener = matches!(node.kind, Kind::Fan(_) | Kind::Begin { .. });
+        node.followers.is_empty() && !is_opener
+    }
+
     /// The node that has opened what this one closes.
     fn opener(&self, node: &Node) -> Option<u32> {
         match &node.kind {
@@ -147,7 +182,7 @@ impl Graph {
     /// It runs if the payload fits.
     fn fitting(&self, held: &Held) -> Finding {
         match self.check_payload(held.key.step_index, &held.facts.payload) {
-            Ok(()) => Finding::Run,
+            Ok(()) => self.begin(held),
             Err(refusal) => Finding::Fail(refusal.code(), refusal.message()),
         }
     }

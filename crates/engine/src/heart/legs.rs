@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 use super::phase::Refused;
 use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
+use crate::child::LOOK_MS;
 use crate::crash::crash_point;
 use crate::directive::Failure;
 use crate::engine::Pinned;
@@ -20,7 +21,7 @@ use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
-    HandOff, Held, NewStep, Store, StoreError,
+    HandOff, Held, NewJob, NewStep, Store, StoreError, Tells,
 };
 use crate::worker::{Context, Returned, StopReason};
 
@@ -50,8 +51,18 @@ impl<S: Store> Heart<S> {
 
     /// The directive goes to a slot of this engine, or to a claim.
     pub(super) fn dispatch_for(&mut self, held: Held, pull: Option<u64>) {
+        self.dispatch_to(held, pull, None);
+    }
+
+    /// As above, or to a child job.
+    pub(super) fn dispatch_to(
+        &mut self,
+        held: Held,
+        pull: Option<u64>,
+        child: Option<Arc<NewJob>>,
+    ) {
         let before = (held.job, held.attempt);
-        self.dispatches.push(Dispatching { held, before, write: None, pull });
+        self.dispatches.push(Dispatching { held, before, write: None, pull, child });
     }
 
     /// Plans and writes directives. A plan is kept until its outcome is known: the same write again is
@@ -59,9 +70,9 @@ impl<S: Store> Heart<S> {
     pub(super) fn dispatch(&mut self) {
         let Some(mut group) = self.dispatches.next_group() else { return };
         let mut writes = Vec::with_capacity(group.len());
-        for Dispatching { held, write, pull, .. } in &mut group {
+        for Dispatching { held, write, pull, child, .. } in &mut group {
             self.next_lease += 1;
-            let own = self.hand_off(held);
+            let own = if child.is_some() { HandOff::Pulled } else { self.hand_off(held) };
             let pinned = &self.protocols[&held.facts.protocol_id];
             let policy = &pinned.policies[held.key.step_index as usize];
             let planned = write.take().unwrap_or_else(|| {
@@ -72,7 +83,9 @@ impl<S: Store> Heart<S> {
                 let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
                     .and_then(|write| plan::after_turns(held, write, turns))
                     .expect("an activation that was entered can be dispatched");
-                DispatchWrite { claim_id, ..write }
+                // Nobody's lease: the time at which an engine looks after the child.
+                let lease_ms = if child.is_some() { LOOK_MS } else { write.lease_ms };
+                DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write }
             });
             writes.push(planned.clone());
             *write = Some(planned);
@@ -95,12 +108,13 @@ impl<S: Store> Heart<S> {
         };
         self.dispatches.done();
         for (dispatching, outcome) in group.into_iter().zip(outcomes) {
-            let Dispatching { mut held, before, pull, .. } = dispatching;
+            let Dispatching { mut held, before, pull, child, .. } = dispatching;
             match outcome {
                 DispatchOutcome::Done { version, lease_expires_at } => {
                     held.attempt.version = version;
                     held.attempt.deadline = Some(lease_expires_at);
                     match (pull, self.hand_off(&held)) {
+                        (None, _) if child.is_some() => self.child_started(&held),
                         (Some(no), _) => self.hand_out(no, &held),
                         (None, HandOff::Outbox) => self.publish(held),
                         (None, _) => self.start(held),
@@ -110,7 +124,7 @@ impl<S: Store> Heart<S> {
                     // Planned again, for the job as another step has left it.
                     (held.job, held.attempt) = before;
                     held.job.state = state;
-                    self.dispatch_for(held, pull);
+                    self.dispatch_to(held, pull, child);
                 }
                 DispatchOutcome::Ending | DispatchOutcome::Gone => {
                     self.vacate(&held, pull);
@@ -362,8 +376,11 @@ impl<S: Store> Heart<S> {
         let mut writes = Vec::with_capacity(group.len());
         for finishing in &mut group {
             let write = self.finish_write(finishing);
-            let tasks = self.tasks(&self.pinned(&finishing.held));
-            writes.push(FinishWrite { repeats: finishing.repeats, tasks, ..write });
+            let pinned = self.pinned(&finishing.held);
+            let parent = finishing.held.facts.parent();
+            let tells = parent.map(|(parent, _)| Tells { parent, results: pinned.results.clone() });
+            let tasks = self.tasks(&pinned);
+            writes.push(FinishWrite { repeats: finishing.repeats, tasks, tells, ..write });
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
@@ -472,6 +489,7 @@ impl<S: Store> Heart<S> {
             if job.is_terminal() {
                 self.ended.notify_one();
                 self.closings.tell(held.key.job_id);
+                self.tell_parent(&held);
             }
         }
         if enter_next {

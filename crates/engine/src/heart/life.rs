@@ -197,6 +197,10 @@ impl<S: Store> Heart<S> {
         if held.attempt.lease_id.is_none() || self.running.contains_key(&held.key) {
             return;
         }
+        if self.waits_for_child(&held) {
+            self.tend_child(held);
+            return;
+        }
         let fence = plan::fence(&held.attempt);
         let (fired, code) = match held.attempt.state {
             StepState::AwaitingAck => {

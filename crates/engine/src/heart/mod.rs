@@ -11,6 +11,7 @@
 
 mod batch;
 mod callbacks;
+mod children;
 mod control;
 mod doer;
 mod gates;
@@ -131,6 +132,8 @@ struct Dispatching {
     write: Option<DispatchWrite>,
     /// The claim that it goes to; else to a slot of this engine.
     pull: Option<u64>,
+    /// The child job that it goes to instead.
+    child: Option<Arc<NewJob>>,
 }
 
 /// A message on its way into Leg2.
@@ -200,6 +203,9 @@ enum Done<W> {
     Admitted(gates::Round, Answer<usize>),
     Learned(String, Answer<Option<String>>),
     TookIn(Answer<usize>),
+    Seeded(Box<Seeing>, Answer<Result<NewJob, Refusal>>),
+    Told(Answer<Option<Held>>),
+    Tended(Answer<Vec<Held>>),
 }
 
 pub(crate) struct Heart<S: Store> {
@@ -510,6 +516,9 @@ impl<S: Store> Heart<S> {
             }
             Done::Admitted(round, answer) => self.admitted(round, answer),
             Done::TookIn(answer) => self.took_in(answer),
+            Done::Seeded(seeing, answer) => self.seeded(*seeing, answer),
+            Done::Told(answer) => self.told(answer),
+            Done::Tended(answer) => self.tended(answer),
             Done::Learned(protocol_id, answer) => {
                 let definition = self.heard(answer)?.flatten();
                 self.learned(&protocol_id, definition.as_deref());

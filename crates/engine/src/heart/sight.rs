@@ -61,6 +61,7 @@ impl<S: Store> Heart<S> {
         for (Seeing { held, pull }, finding) in found {
             match finding {
                 Finding::Run => self.run_or_wait(held, pull),
+                Finding::Child(payload) => self.seed_child(Seeing { held, pull }, payload),
                 Finding::Skip(error) => {
                     self.vacate(&held, pull);
                     self.skip_activation(held.key, error);

@@ -127,6 +127,11 @@ pub fn publish_failed(
     }
 }
 
+/// An attempt that a child job does the work of is looked after again, so long from now.
+pub fn look_again(held: &Held, timer_ms: Millis) -> RenewWrite {
+    renew(held, super::fence(&held.attempt), Renewal::Alive, timer_ms)
+}
+
 /// A renewal that moves nothing but the timer.
 fn renew(held: &Held, fence: Fence, renewal: Renewal, timer_ms: Millis) -> RenewWrite {
     RenewWrite {

@@ -111,6 +111,7 @@ CREATE TABLE sprag.attempt (
     output text,
     output_ref text,
     item text,
+    child_id uuid,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITH (fillfactor = 50);
 

@@ -108,6 +108,7 @@ CREATE TABLE attempt (
     output TEXT,
     output_ref TEXT,
     item TEXT,
+    child_id BLOB,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
 ) WITHOUT ROWID;
 

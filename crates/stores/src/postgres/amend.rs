@@ -21,7 +21,7 @@ use super::slice::{code, signed, span};
 use crate::AGEING_MS;
 
 /// How often the newest attempt is looked for again because another one took its place.
-const LOOKS: u32 = 10;
+pub(super) const LOOKS: u32 = 10;
 
 pub(super) async fn amend<T>(
     pools: &Pools,
@@ -55,9 +55,12 @@ pub(super) async fn amend<T>(
         crash_point("postgres.amend.after_lock");
         let now = pools.test_now().map_or_else(|| get(&row, HELD_WIDTH), Ok)?;
         let mut before = held_row(&row)?;
-        // On the connection that is here: waiting for a second one could starve the pool.
-        let outputs = tx.query(OUTPUTS, &[&vec![job_id.uuid()]]).await;
-        add_inputs(slice::from_mut(&mut before), &outputs.map_err(|error| failed(&error))?)?;
+        // A graph asks for its inputs by name, and may have very many.
+        if !before.job.is_graph {
+            // On the connection that is here: waiting for a second one could starve the pool.
+            let outputs = tx.query(OUTPUTS, &[&vec![job_id.uuid()]]).await;
+            add_inputs(slice::from_mut(&mut before), &outputs.map_err(|error| failed(&error))?)?;
+        }
         let (amendment, answer) = match decide(&before, now.cast_unsigned()) {
             Err(refusal) => return Ok(Some(Err(refusal))),
             Ok((None, answer)) => return Ok(Some(Ok(answer))),
@@ -82,7 +85,7 @@ pub(super) async fn amend<T>(
 }
 
 /// What was found when the locks were asked for.
-enum Locked {
+pub(super) enum Locked {
     /// There is no such job or step.
     Unknown,
     /// Another attempt became the newest in between.
@@ -91,7 +94,7 @@ enum Locked {
     Newest(Row),
 }
 
-async fn lock(
+pub(super) async fn lock(
     tx: &Transaction<'_>,
     job_id: JobId,
     place: Option<Place>,
@@ -134,7 +137,7 @@ async fn newest(
     tx.query_opt(&open, &[&job_id.uuid()]).await
 }
 
-async fn write(
+pub(super) async fn write(
     tx: &Transaction<'_>,
     engine: EngineNo,
     (before, after): (&Held, &Amendment),

@@ -6,12 +6,14 @@ use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, Follow
 use sprag_kernel::JobState;
 use sprag_kernel::machine::State;
 
+use super::children;
 use super::graph;
 use super::hints::ring;
 use super::legs::{attempts_now, ordinal};
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
 use super::slice::{Keys, code, column, signed, sorted, span};
+use super::submit::Runner;
 use crate::AGEING_MS;
 use crate::repeat;
 
@@ -24,11 +26,19 @@ pub(super) async fn finish(
 ) -> Answer<Vec<FinishOutcome>> {
     let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
     let all = sorted(writes, |write| write.key);
+    let (tellers, all): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(_, write)| write.tells.is_some());
     let (graphs, slice): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|(_, write)| write.graph.is_some());
     let mut is_any_done = graph::finish(pools, engine, graphs, &mut outcomes).await?;
     if !slice.is_empty() {
-        is_any_done |= finish_slice(pools, engine, &slice, &mut outcomes).await?;
+        let runner = Runner::Alone(pools);
+        is_any_done |= finish_slice(runner, engine, &slice, &mut outcomes).await?;
+    }
+    for (place, write) in tellers {
+        let Some(tells) = &write.tells else { unreachable!("these tell somebody") };
+        outcomes[place] = children::finish(pools, engine, write, tells).await?;
+        is_any_done |= outcomes[place] != FinishOutcome::Gone;
     }
     if !is_any_done && !writes.is_empty() {
         pools.expect_alive(engine).await?;
@@ -55,19 +65,19 @@ fn leaves_work(write: &FinishWrite, outcome: FinishOutcome) -> bool {
 }
 
 /// The messages of sequences.
-async fn finish_slice(
-    pools: &Pools,
+pub(super) async fn finish_slice(
+    runner: Runner<'_>,
     engine: EngineNo,
     slice: &Slice<'_>,
     outcomes: &mut [FinishOutcome],
 ) -> Answer<bool> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
-    let rows = pools
+    let rows = runner
         .run(
             include_str!("../../sql/postgres/finish.sql"),
             &[
                 &engine.0,
-                &pools.test_now(),
+                &runner.test_now(),
                 &keys.job_id,
                 &keys.step_index,
                 &keys.branch,

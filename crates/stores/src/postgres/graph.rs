@@ -12,7 +12,7 @@ use super::legs::ordinal;
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
 use super::slice::{Keys, code, column, signed, span};
-use super::submit::{begins, gate_gap, gate_max};
+use super::submit::{Runner, begins, gate_gap, gate_max};
 use crate::AGEING_MS;
 
 type Slice<'a> = Vec<(usize, &'a FinishWrite)>;
@@ -26,7 +26,7 @@ pub(super) async fn finish(
 ) -> Answer<bool> {
     let mut is_any_done = false;
     for slice in waves(writes) {
-        is_any_done |= finish_slice(pools, engine, &slice, outcomes).await?;
+        is_any_done |= finish_slice(Runner::Alone(pools), engine, &slice, outcomes).await?;
     }
     Ok(is_any_done)
 }
@@ -53,8 +53,8 @@ fn waves(writes: Slice<'_>) -> Vec<Slice<'_>> {
 }
 
 #[allow(clippy::too_many_lines)] // one line per column of the statement
-async fn finish_slice(
-    pools: &Pools,
+pub(super) async fn finish_slice(
+    runner: Runner<'_>,
     engine: EngineNo,
     slice: &Slice<'_>,
     outcomes: &mut [FinishOutcome],
@@ -74,12 +74,12 @@ async fn finish_slice(
             duties.inserts.iter().map(move |row| (row, step(&row.place)))
         })
         .collect();
-    let found = pools
+    let found = runner
         .run(
             include_str!("../../sql/postgres/finish_graph.sql"),
             &[
                 &engine.0,
-                &pools.test_now(),
+                &runner.test_now(),
                 &keys.job_id,
                 &keys.step_index,
                 &keys.branch,

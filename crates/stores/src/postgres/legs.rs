@@ -12,9 +12,11 @@ use sprag_kernel::{JobState, OutboxState};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::children;
 use super::pools::Pools;
 use super::rows::{HELD_WIDTH, get, held, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
+use super::submit::Runner;
 use crate::repeat::{self, AttemptNow};
 
 pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
@@ -50,8 +52,15 @@ pub(super) async fn dispatch(
 ) -> Answer<Vec<DispatchOutcome>> {
     let mut outcomes = vec![DispatchOutcome::Gone; writes.len()];
     let mut is_any_done = false;
-    for wave in waves(sorted(writes, |write| write.key)) {
-        is_any_done |= dispatch_slice(pools, engine, &wave, &mut outcomes).await?;
+    let (parents, others): (Wave<'_>, Wave<'_>) =
+        sorted(writes, |write| write.key).into_iter().partition(|(_, write)| write.child.is_some());
+    for wave in waves(others) {
+        is_any_done |= dispatch_slice(Runner::Alone(pools), engine, &wave, &mut outcomes).await?;
+    }
+    for (place, write) in parents {
+        let Some(child) = &write.child else { unreachable!("these have one") };
+        outcomes[place] = children::dispatch(pools, engine, write, child).await?;
+        is_any_done |= outcomes[place] != DispatchOutcome::Gone;
     }
     if !is_any_done && !writes.is_empty() {
         pools.expect_alive(engine).await?;
@@ -88,8 +97,8 @@ fn waves(writes: Wave<'_>) -> Vec<Wave<'_>> {
     waves
 }
 
-async fn dispatch_slice(
-    pools: &Pools,
+pub(super) async fn dispatch_slice(
+    runner: Runner<'_>,
     engine: EngineNo,
     slice: &[(usize, &DispatchWrite)],
     outcomes: &mut [DispatchOutcome],
@@ -102,12 +111,12 @@ async fn dispatch_slice(
     } else {
         include_str!("../../sql/postgres/dispatch.sql")
     };
-    let rows = pools
+    let rows = runner
         .run(
             statement,
             &[
                 &engine.0,
-                &pools.test_now(),
+                &runner.test_now(),
                 &keys.job_id,
                 &keys.step_index,
                 &keys.branch,

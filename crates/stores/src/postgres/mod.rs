@@ -12,6 +12,7 @@
 
 mod amend;
 mod batch;
+mod children;
 mod engines;
 mod failure;
 mod feed;
@@ -213,6 +214,10 @@ impl Store for PostgresStore {
         legs::pulse(&self.pools, engine, &pulses).await
     }
 
+    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
+        children::open(&self.pools, job_id).await
+    }
+
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {
         legs::cancelling(&self.pools, &jobs).await
     }
@@ -236,7 +241,7 @@ impl Store for PostgresStore {
     }
 
     async fn ends(&self, places: Vec<(JobId, Place)>) -> Answer<Vec<Option<Ended>>> {
-        read::ends(&self.pools, &places).await
+        read::ends(submit::Runner::Alone(&self.pools), &places).await
     }
 
     async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {

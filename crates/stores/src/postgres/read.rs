@@ -17,6 +17,7 @@ use super::rows::{
     unsigned_long,
 };
 use super::slice::{code, signed};
+use super::submit::Runner;
 use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold};
 use crate::countdowns::{self, Spot};
@@ -33,7 +34,7 @@ fn job_view(row: &Row) -> Answer<JobView> {
     })
 }
 
-fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
+pub(super) fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
     code.map(|code| AttemptError { code, message: message.unwrap_or_default() })
 }
 
@@ -83,7 +84,8 @@ pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<Attempt
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at
+             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at,
+             a.child_id
          FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
              LEFT JOIN sprag.service s ON s.service = a.service
              LEFT JOIN sprag.served v ON v.service = a.service WHERE a.job_id = $1
@@ -126,6 +128,7 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         countdown: get::<i32>(row, HELD_WIDTH + 12)?.cast_unsigned(),
         served_at: time(row, HELD_WIDTH + 13)?,
         waits_for: get(row, HELD_WIDTH + 14)?,
+        child: get::<Option<Uuid>>(row, HELD_WIDTH + 18)?.map(JobId::from),
     })
 }
 
@@ -214,14 +217,17 @@ pub(super) async fn count_open(pools: &Pools) -> Answer<u64> {
 }
 
 /// How activities have ended, each the newest attempt at its place.
-pub(super) async fn ends(pools: &Pools, places: &[(JobId, Place)]) -> Answer<Vec<Option<Ended>>> {
+pub(super) async fn ends(
+    runner: Runner<'_>,
+    places: &[(JobId, Place)],
+) -> Answer<Vec<Option<Ended>>> {
     let job_id: Vec<Uuid> = places.iter().map(|(job_id, _)| job_id.uuid()).collect();
     let step_index: Vec<i32> = places.iter().map(|(_, place)| signed(place.step_index)).collect();
     let branch: Vec<i64> = places.iter().map(|(_, place)| place.branch.cast_signed()).collect();
     let turn: Vec<i32> = places.iter().map(|(_, place)| signed(place.turn)).collect();
     let sql = include_str!("../../sql/postgres/ends.sql");
     // On the engine's own connections: their settings look rows up one by one, and nothing is stale.
-    let rows = pools.run(sql, &[&job_id, &step_index, &branch, &turn]).await?;
+    let rows = runner.run(sql, &[&job_id, &step_index, &branch, &turn]).await?;
     let mut ends = vec![None; places.len()];
     for row in &rows {
         let ended = Ended {

@@ -63,14 +63,14 @@ pub(super) enum Slot {
 }
 
 impl Runner<'_> {
-    fn test_now(&self) -> Option<i64> {
+    pub(super) fn test_now(&self) -> Option<i64> {
         match self {
             Self::Alone(pools) => pools.test_now(),
             Self::Within(_, now) => *now,
         }
     }
 
-    async fn run(&self, sql: &str, params: Params<'_>) -> Answer<Vec<Row>> {
+    pub(super) async fn run(&self, sql: &str, params: Params<'_>) -> Answer<Vec<Row>> {
         match self {
             Self::Alone(pools) => pools.run(sql, params).await,
             Self::Within(tx, _) => tx.query(sql, params).await.map_err(|error| failed(&error)),

@@ -12,6 +12,7 @@ use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::State;
 use sprag_kernel::{JobState, OutboxState};
 
+use super::children;
 use super::engines::expect_alive;
 use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
@@ -161,6 +162,9 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     )?;
     crash_point("dispatch.after_job");
     event(tx, key, &write.changes)?;
+    if let Some(child) = &write.child {
+        children::begin(tx, engine, key, child)?;
+    }
     let lease_expires_at = lease_end.cast_unsigned();
     Ok(DispatchOutcome::Done { version: write.version + 1, lease_expires_at })
 }
@@ -316,6 +320,16 @@ fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
 }
 
 fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
+    let outcome = finish_steps(tx, engine, write)?;
+    if let (FinishOutcome::Done { job, .. }, Some(tells)) = (outcome, &write.tells)
+        && job.is_terminal()
+    {
+        children::tell(tx, engine, (write.key.job_id, job), tells)?;
+    }
+    Ok(outcome)
+}
+
+fn finish_steps(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
     let Some(job) = job_now(tx, &write.key)? else { return Ok(FinishOutcome::Gone) };
     if let Some(graph) = &write.graph {
         return graph::finish(tx, write, graph, &job);

@@ -8,6 +8,7 @@
 
 mod amend;
 mod batch;
+mod children;
 mod clock;
 mod engines;
 mod feed;
@@ -284,6 +285,10 @@ impl Store for SqliteStore {
 
     async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {
         self.writer.run(move |tx| legs::pulse(tx, engine, &pulses)).await
+    }
+
+    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
+        self.readers.run(move |tx| children::open(tx, job_id)).await
     }
 
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {

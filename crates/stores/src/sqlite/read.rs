@@ -36,7 +36,7 @@ fn job_view(row: &Row<'_>) -> Answer<JobView> {
     })
 }
 
-fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
+pub(super) fn attempt_error(code: Option<String>, message: Option<String>) -> Option<AttemptError> {
     code.map(|code| AttemptError { code, message: message.unwrap_or_default() })
 }
 
@@ -81,7 +81,8 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     let sql = format!(
         "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
-             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at
+             a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at,
+             a.child_id
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service
              LEFT JOIN served v ON v.service = a.service WHERE a.job_id = ?1
@@ -116,6 +117,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 countdown: row.get(HELD_WIDTH + 12)?,
                 served_at: row.get(HELD_WIDTH + 13)?,
                 waits_for: row.get(HELD_WIDTH + 14)?,
+                child: row.get::<_, Option<[u8; 16]>>(HELD_WIDTH + 18)?.map(JobId::from_bytes),
             })
         };
         view().map_err(|error| failed(&error))
