@@ -9,13 +9,26 @@ use sprag_kernel::{Code, Refusal};
 
 use crate::engine::{Pinned, new_job};
 use crate::envelope::Envelope;
-use crate::store::{Held, NewJob};
+use crate::store::{Held, NewChild, NewJob};
 
 /// How many jobs may be above a child: a protocol that is its own child ends here.
 pub const MAX_DEPTH: u32 = 8;
 /// How often an attempt that waits for a child is looked after. Only a cancel whose engine died between the
 /// parent and the child waits so long.
 pub const LOOK_MS: Millis = 60_000;
+
+impl NewChild {
+    /// When the attempt that waits for it is looked after first.
+    pub(crate) fn first_look_ms(&self) -> Millis {
+        self.timeout_ms.unwrap_or(LOOK_MS).min(LOOK_MS)
+    }
+}
+
+/// When an attempt that waits for a child is looked after next; `None` if its time is over by now.
+pub(crate) fn next_look_ms(held: &Held, now: Millis) -> Option<Millis> {
+    let left = held.waits_until.map_or(LOOK_MS, |until| until.saturating_sub(now));
+    (left > 0).then(|| left.min(LOOK_MS))
+}
 
 /// Where in the family the child of a job is, or that there is no room for one.
 pub fn depth_below(held: &Held) -> Result<u32, Refusal> {

@@ -8,7 +8,7 @@ use sprag_kernel::keys::DedupKey;
 use sprag_kernel::{Code, JobState, Refusal};
 
 use crate::engine::{Engine, Pinned};
-use crate::ids::{EngineNo, JobId};
+use crate::ids::{EngineNo, JobId, Place};
 use crate::names::check_name;
 use crate::plan;
 use crate::protocol::Protocol;
@@ -31,25 +31,26 @@ pub async fn cancel<S: Store>(
     let (state, entered) = cancel_one(store, engine, job_id, version).await?;
     let mut asked = vec![(job_id, entered)];
     if state == JobState::Cancelling {
-        asked.extend(cancel_children(store, engine, job_id).await?);
+        asked.extend(cancel_children(store, engine, (job_id, None)).await?);
     }
     Ok((state, asked))
 }
 
-/// Asks all below a job to stop that nobody has asked yet. A child that is gone meanwhile is no fault.
+/// Asks all below a job, or below the step at a place of it, to stop that nobody has asked yet. A child that
+/// is gone meanwhile is no fault.
 pub(crate) async fn cancel_children<S: Store>(
     store: &S,
     engine: EngineNo,
-    job_id: JobId,
+    (job_id, place): (JobId, Option<Place>),
 ) -> Result<Asked, StoreError> {
-    let (mut asked, mut left) = (Vec::new(), store.children(job_id).await?);
+    let (mut asked, mut left) = (Vec::new(), store.children(job_id, place).await?);
     while let Some(child) = left.pop() {
         match cancel_one(store, engine, child, None).await {
             Ok((_, entered)) => asked.push((child, entered)),
             Err(refusal) if refusal.code() == Code::JobUnknown => continue,
             Err(refusal) => return Err(StoreError::Unavailable(refusal.to_string())),
         }
-        left.extend(store.children(child).await?);
+        left.extend(store.children(child, None).await?);
     }
     Ok(asked)
 }

@@ -356,6 +356,7 @@ pub fn entered_next(
         inputs,
         item: None,
         output: None,
+        waits_until: None,
         damage: None,
         exhausted: false,
     })

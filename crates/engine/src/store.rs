@@ -205,6 +205,8 @@ pub struct Held {
     pub item: Option<String>,
     /// JSON text of what it produced, once its message has entered.
     pub output: Option<String>,
+    /// Until when it waits, if it has waited for a signal, or waits for a child, with a time limit.
+    pub waits_until: Option<Millis>,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
     /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.
@@ -310,7 +312,7 @@ pub struct DispatchWrite {
     /// The claim of the worker that pulled it.
     pub claim_id: Option<String>,
     /// The child job that does the work: created in the same transaction.
-    pub child: Option<Arc<NewJob>>,
+    pub child: Option<Arc<NewChild>>,
     /// The step's state afterwards.
     pub step_to: StepState,
     /// The job's state before: the statement requires it.
@@ -324,6 +326,15 @@ pub struct DispatchWrite {
     /// Whether the outcome of this very write was lost: then it may be committed already, and is
     /// answered as the first time.
     pub repeats: bool,
+}
+
+/// A child job to create.
+#[derive(Clone, Debug)]
+pub struct NewChild {
+    /// The job.
+    pub job: NewJob,
+    /// How long the attempt waits for it; as long as it takes if absent.
+    pub timeout_ms: Option<Millis>,
 }
 
 /// What became of the work of Leg1.
@@ -834,8 +845,12 @@ pub trait Store: Upkeep + Batches + Signals + Gates {
         decide: Decide<T>,
     ) -> impl Future<Output = Answer<Option<Result<T, Refusal>>>> + Send;
 
-    /// The children of a job that nobody has asked to stop yet.
-    fn children(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<JobId>>> + Send;
+    /// The children of a job, or of the step at a place of it, that nobody has asked to stop yet.
+    fn children(
+        &self,
+        job_id: JobId,
+        place: Option<Place>,
+    ) -> impl Future<Output = Answer<Vec<JobId>>> + Send;
 
     /// How activities have ended: of each place its newest attempt if that is over, in the order asked for.
     /// A place that has no row of its turn is answered from the last turn before it.

@@ -234,8 +234,12 @@ impl Store for AnyStore {
         ask!(self.pulse(engine, pulses))
     }
 
-    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
-        ask!(self.children(job_id))
+    async fn children(
+        &self,
+        job_id: JobId,
+        place: Option<sprag_engine::ids::Place>,
+    ) -> Answer<Vec<JobId>> {
+        ask!(self.children(job_id, place))
     }
 
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {

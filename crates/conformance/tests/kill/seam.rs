@@ -240,8 +240,8 @@ impl<S: Store> Store for Seam<S> {
         self.0.inbox(filter).await
     }
 
-    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
-        self.0.children(job_id).await
+    async fn children(&self, job_id: JobId, place: Option<Place>) -> Answer<Vec<JobId>> {
+        self.0.children(job_id, place).await
     }
 
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {

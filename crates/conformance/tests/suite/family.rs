@@ -12,9 +12,10 @@ use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::explain::explain;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
+use sprag_engine::signals::Signal;
 use sprag_engine::store::{JobFilter, JobView, Store};
 use sprag_engine::worker::{Context, Handler};
-use sprag_kernel::{JobState, StepState};
+use sprag_kernel::{JobState, State, StepState};
 use tokio::sync::Notify;
 
 use crate::graphs::{GRACE, closed, handler, lose_engines_of, submit};
@@ -200,6 +201,71 @@ on_both_stores! {
         let job = closed(play.store(), job_id).await;
         assert_eq!((job.row.state, job.error.unwrap().code.as_str()), (JobState::FailedFinal, "CHILD_CANCELLED"));
         assert_eq!(children(play.store(), job_id).await.len(), 1, "nobody wants another one");
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_child_that_takes_longer_than_its_step_may_is_cancelled_and_the_step_times_out<W>(play: &Play<W>) {
+        let child = "
+  - {step_id: rest, sleep: 1000h}
+";
+        let limited = "input.n}'}, timeouts: {step: 90s}, retry: {max_attempts: 2}}";
+        let parent = PARENT.replace("input.n}'}}", limited);
+        let engine = engine(play, (&parent, child), says()).await;
+        let job_id = submit(&engine, json!({"n": 1})).await;
+        let first = until_child(play.store(), job_id).await.facts.job_id;
+        // It is looked after before its time is over, and lives on.
+        let looked = i64::try_from(LOOK_MS).unwrap();
+        let timer = format!("SELECT CAST(timer_at AS text) FROM attempt WHERE job_id = {} AND step_id = 'child'", W::id(job_id));
+        let before = play.world.query(&timer).await.unwrap();
+        play.clock.advance(looked);
+        while play.world.query(&timer).await.unwrap() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(play.job(first).await.row.state, JobState::Queued);
+        play.clock.advance(90_000 - looked);
+        assert_eq!(closed(play.store(), first).await.row.state, JobState::Cancelled);
+        let family = loop {
+            let family = children(play.store(), job_id).await;
+            if family.len() == 2 {
+                break family;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        play.expect_sound().await;
+        play.clock.advance(60_000);
+        play.clock.advance(30_000);
+        let job = closed(play.store(), job_id).await;
+        let error = job.error.unwrap();
+        assert_eq!((job.row.state, error.code.as_str()), (JobState::FailedFinal, "STEP_TIMEOUT"));
+        assert!(error.message.contains(&family[1].facts.job_id.to_string()), "{}", error.message);
+        assert_eq!(children(play.store(), job_id).await.len(), 2, "one child for each attempt");
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_timeout_cancels_the_child_of_its_own_branch_alone<W>(play: &Play<W>) {
+        let parent = "
+  - step_id: each
+    for_each: '[1, 1000]'
+    on_failure: {tolerate: 1}
+    steps:
+      - {step_id: child, when: item == 1, timeouts: {step: 10s}, retry: {max_attempts: 1}, job: {request_type: CHILD, input: item}}
+      - {step_id: other, needs: [], when: item > 1, job: {request_type: CHILD, input: item}}
+";
+        let child = "
+  - {step_id: rest, wait: {signal: go}}
+";
+        let engine = engine(play, (parent, child), says()).await;
+        let job_id = submit(&engine, json!({})).await;
+        while children(play.store(), job_id).await.len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let family = children(play.store(), job_id).await;
+        play.clock.advance(10_000);
+        let (short, long) = (family[0].facts.job_id, family[1].facts.job_id);
+        assert_eq!(closed(play.store(), short).await.row.state, JobState::Cancelled);
+        assert!(!play.job(long).await.row.state.is_terminal(), "it has its own time");
+        engine.signal(long, Signal::new("s", "go", &json!("went"))).await.unwrap();
+        assert_eq!(closed(play.store(), job_id).await.row.state, JobState::Succeeded);
         engine.shutdown(GRACE).await.unwrap();
     }
 

@@ -5,18 +5,19 @@
 use std::sync::Arc;
 
 use sprag_kernel::decide::rows::Ending;
+use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal, StepState};
 
 use super::reconcile::Reconciling;
 use super::{Done, Heart, Origin, Seeing};
-use crate::child::{LOOK_MS, child_of, depth_below};
+use crate::child::{LOOK_MS, child_of, depth_below, next_look_ms};
 use crate::control;
 use crate::engine::Pinned;
 use crate::graph::Kind;
 use crate::ids::EngineNo;
 use crate::plan;
 use crate::protocol::Protocol;
-use crate::store::{Answer, Held, NewJob, Store, StoreError};
+use crate::store::{Answer, Held, NewChild, NewJob, Store, StoreError};
 
 impl<S: Store> Heart<S> {
     /// Looks for the protocol that the child of an activation follows, and makes the child.
@@ -45,8 +46,11 @@ impl<S: Store> Heart<S> {
         answer: Answer<Result<NewJob, Refusal>>,
     ) -> Result<(), StoreError> {
         match answer {
-            Ok(Ok(child)) => {
-                self.dispatch_to(seeing.held, seeing.pull, Some(Arc::new(child)));
+            Ok(Ok(job)) => {
+                let node = seeing.held.key.step_index;
+                let timeout_ms = self.pinned(&seeing.held).graph.node(node).timeout;
+                let child = Arc::new(NewChild { job, timeout_ms });
+                self.dispatch_to(seeing.held, seeing.pull, Some(child));
             }
             Ok(Err(refusal)) => {
                 self.vacate(&seeing.held, seeing.pull);
@@ -63,7 +67,8 @@ impl<S: Store> Heart<S> {
     }
 
     /// The child is there: its parent's attempt is nobody's from now on.
-    pub(super) fn child_started(&mut self, held: &Held) {
+    pub(super) fn child_started(&mut self, held: &Held, child: &NewChild) {
+        self.gates.hint(child.job.gates.iter().flatten().cloned());
         self.vacate(held, None);
         self.may_claim = true;
     }
@@ -99,11 +104,12 @@ impl<S: Store> Heart<S> {
         is_job && held.attempt.state == StepState::InProgress && held.attempt.ending.is_none()
     }
 
-    /// The time to look after a child: if its parent is being cancelled, so is it.
-    pub(super) fn tend_child(&mut self, held: Held) {
+    /// The time to look after a child: if its parent is being cancelled, or will not wait any longer, it is
+    /// cancelled.
+    pub(super) fn tend_child(&mut self, held: Held, now: Millis) {
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
-            let answer = tended(store.as_ref(), engine, held).await;
+            let answer = tended(store.as_ref(), engine, (held, now)).await;
             Done::Tended(answer)
         });
     }
@@ -117,14 +123,24 @@ impl<S: Store> Heart<S> {
     }
 }
 
-/// Asks for the next look, and cancels the children of a job that is being cancelled. Returns the messages
-/// that this has entered.
-async fn tended<S: Store>(store: &S, engine: EngineNo, held: Held) -> Answer<Vec<Held>> {
-    store.renew(engine, vec![plan::worker::look_again(&held, LOOK_MS)]).await?;
-    if !held.job.is_ending() {
-        return Ok(Vec::new());
-    }
-    let cancelled = control::cancel_children(store, engine, held.key.job_id).await;
+/// Asks for the next look; cancels the children of a job that is ending, or the child whose time is over. Returns
+/// the messages that this has entered. The attempt ends when the child has: nothing of an attempt that was given
+/// up runs beside the next one.
+async fn tended<S: Store>(
+    store: &S,
+    engine: EngineNo,
+    (held, now): (Held, Millis),
+) -> Answer<Vec<Held>> {
+    let next_look = next_look_ms(&held, now);
+    let again = plan::worker::look_again(&held, next_look.unwrap_or(LOOK_MS));
+    store.renew(engine, vec![again]).await?;
+    let job_id = held.key.job_id;
+    let whose = match next_look {
+        _ if held.job.is_ending() => (job_id, None),
+        None => (job_id, Some(held.key.place())),
+        Some(_) => return Ok(Vec::new()),
+    };
+    let cancelled = control::cancel_children(store, engine, whose).await;
     Ok(cancelled?.into_iter().filter_map(|(_, entered)| entered).collect())
 }
 

@@ -245,6 +245,7 @@ fn born(job: &NewJob) -> Held {
         inputs: Vec::new(),
         item: None,
         output: None,
+        waits_until: None,
         damage: None,
         exhausted: false,
     }

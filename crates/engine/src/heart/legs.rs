@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout};
 use super::phase::Refused;
 use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
-use crate::child::LOOK_MS;
 use crate::crash::crash_point;
 use crate::directive::Failure;
 use crate::engine::Pinned;
@@ -21,7 +20,7 @@ use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
-    HandOff, Held, NewJob, NewStep, Store, StoreError, Tells,
+    HandOff, Held, NewChild, NewStep, Store, StoreError, Tells,
 };
 use crate::worker::{Context, Returned, StopReason};
 
@@ -59,7 +58,7 @@ impl<S: Store> Heart<S> {
         &mut self,
         held: Held,
         pull: Option<u64>,
-        child: Option<Arc<NewJob>>,
+        child: Option<Arc<NewChild>>,
     ) {
         let before = (held.job, held.attempt);
         self.dispatches.push(Dispatching { held, before, write: None, pull, child });
@@ -84,7 +83,7 @@ impl<S: Store> Heart<S> {
                     .and_then(|write| plan::after_turns(held, write, turns))
                     .expect("an activation that was entered can be dispatched");
                 // Nobody's lease: the time at which an engine looks after the child.
-                let lease_ms = if child.is_some() { LOOK_MS } else { write.lease_ms };
+                let lease_ms = child.as_ref().map_or(write.lease_ms, |c| c.first_look_ms());
                 DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write }
             });
             writes.push(planned.clone());
@@ -113,11 +112,11 @@ impl<S: Store> Heart<S> {
                 DispatchOutcome::Done { version, lease_expires_at } => {
                     held.attempt.version = version;
                     held.attempt.deadline = Some(lease_expires_at);
-                    match (pull, self.hand_off(&held)) {
-                        (None, _) if child.is_some() => self.child_started(&held),
-                        (Some(no), _) => self.hand_out(no, &held),
-                        (None, HandOff::Outbox) => self.publish(held),
-                        (None, _) => self.start(held),
+                    match (pull, child, self.hand_off(&held)) {
+                        (_, Some(child), _) => self.child_started(&held, &child),
+                        (Some(no), None, _) => self.hand_out(no, &held),
+                        (None, None, HandOff::Outbox) => self.publish(held),
+                        (None, None, _) => self.start(held),
                     }
                 }
                 DispatchOutcome::Moved(state) => {

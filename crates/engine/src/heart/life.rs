@@ -198,7 +198,7 @@ impl<S: Store> Heart<S> {
             return;
         }
         if self.waits_for_child(&held) {
-            self.tend_child(held);
+            self.tend_child(held, now);
             return;
         }
         let fence = plan::fence(&held.attempt);

@@ -53,8 +53,8 @@ use crate::hints::Hears;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::signals::WaitOutcome;
 use crate::store::{
-    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held, NewJob,
-    RenewOutcome, Signs, Store, StoreError, Submitted, Wish, Worked,
+    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held,
+    NewChild, NewJob, RenewOutcome, Signs, Store, StoreError, Submitted, Wish, Worked,
 };
 use crate::worker::Returned;
 use callbacks::{Refusing, Renewing};
@@ -133,7 +133,7 @@ struct Dispatching {
     /// The claim that it goes to; else to a slot of this engine.
     pull: Option<u64>,
     /// The child job that it goes to instead.
-    child: Option<Arc<NewJob>>,
+    child: Option<Arc<NewChild>>,
 }
 
 /// A message on its way into Leg2.

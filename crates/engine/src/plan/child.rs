@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 use sprag_kernel::decide::callback::{self, Report, Stored};
 use sprag_kernel::keys::Hash;
+use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, Refusal};
 
 use super::{Entering, entered_into, entering, fence};
@@ -13,12 +14,18 @@ use crate::limits::{MAX_BYTES, MAX_MESSAGE_BYTES, storable};
 use crate::store::{AttemptError, ChildEnd, Ended, Held};
 
 /// How the child has ended, as the message that ends the attempt which waits for it. A child that failed is
-/// worth another attempt, with another child, as far as the step has any; one that was cancelled is not.
-pub fn child_ended(held: &Held, waits: &AttemptKey, end: &ChildEnd) -> Result<Entering, Refusal> {
+/// worth another attempt, with another child, as far as the step has any; so is one that was cancelled because the
+/// step's time was over; one that was cancelled for itself is not.
+pub fn child_ended(
+    held: &Held,
+    waits: &AttemptKey,
+    end: &ChildEnd,
+    now: Millis,
+) -> Result<Entering, Refusal> {
     if held.key != *waits || held.attempt.ending.is_some() || held.attempt.lease_id.is_none() {
         return Ok((None, None));
     }
-    let (report, output, error) = told(held, end);
+    let (report, output, error) = told(held, end, now);
     let content = Hash::of(format!("{report:?}\n{output:?}\n{error:?}").as_bytes());
     let stored = callback::result(&held.attempt, fence(&held.attempt), report, content)?;
     let Stored::Accepted(entered) = stored else { return Ok((None, None)) };
@@ -28,7 +35,11 @@ pub fn child_ended(held: &Held, waits: &AttemptKey, end: &ChildEnd) -> Result<En
     Ok((amendment.map(|amendment| crate::store::Amendment { output, ..amendment }), after))
 }
 
-fn told(held: &Held, end: &ChildEnd) -> (Report, Option<String>, Option<AttemptError>) {
+fn told(
+    held: &Held,
+    end: &ChildEnd,
+    now: Millis,
+) -> (Report, Option<String>, Option<AttemptError>) {
     let child = end.job_id;
     let failed = |code: &str, how: String| {
         Some(AttemptError { code: code.to_owned(), message: storable(&how, MAX_MESSAGE_BYTES) })
@@ -46,6 +57,10 @@ fn told(held: &Held, end: &ChildEnd) -> (Report, Option<String>, Option<AttemptE
         // In a parent that is being cancelled it may not be tried again, whatever it says.
         JobState::Cancelled if held.job.state == JobState::Cancelling => {
             (Report::Retryable, None, failed("CHILD_CANCELLED", format!("child job {child}")))
+        }
+        JobState::Cancelled if held.waits_until.is_some_and(|until| until <= now) => {
+            let how = format!("child job {child} did not end within the step's timeout");
+            (Report::Retryable, None, failed("STEP_TIMEOUT", how))
         }
         JobState::Cancelled => {
             let how = format!("child job {child} was cancelled");

@@ -214,8 +214,8 @@ impl Store for PostgresStore {
         legs::pulse(&self.pools, engine, &pulses).await
     }
 
-    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
-        children::open(&self.pools, job_id).await
+    async fn children(&self, job_id: JobId, place: Option<Place>) -> Answer<Vec<JobId>> {
+        children::open(&self.pools, job_id, place).await
     }
 
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {

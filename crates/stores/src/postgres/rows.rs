@@ -25,9 +25,9 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
     j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
-    j.is_graph, j.verdict, a.item, a.output";
+    j.is_graph, j.verdict, a.item, a.output, a.waits_until";
 /// The number of those columns: where a statement's own ones begin.
-pub(super) const HELD_WIDTH: usize = 46;
+pub(super) const HELD_WIDTH: usize = 47;
 
 /// A statement with the columns of `held` filled in.
 pub(super) fn with_held(sql: &str) -> String {
@@ -88,6 +88,7 @@ pub(super) fn held_row(row: &Row) -> Answer<Held> {
         inputs: Vec::new(),
         item: get(row, 44)?,
         output: get(row, 45)?,
+        waits_until: time(row, 46)?,
         damage,
         exhausted: false,
     })

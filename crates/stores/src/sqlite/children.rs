@@ -3,9 +3,9 @@
 
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::plan;
-use sprag_engine::store::{Answer, ChildEnd, Decide, NewJob, StoreError, Tells};
+use sprag_engine::store::{Answer, ChildEnd, Decide, NewChild, StoreError, Tells};
 use sprag_kernel::JobState;
 
 use super::amend::amend;
@@ -15,10 +15,15 @@ use super::submit::submit_one;
 use super::writer::Tx;
 
 /// Creates the child of an attempt whose directive was just written.
-pub(super) fn begin(tx: &Tx<'_>, engine: EngineNo, key: &AttemptKey, child: &NewJob) -> Answer<()> {
-    let submitted = submit_one(tx, engine, child)?.map_err(StoreError::Refused)?;
+pub(super) fn begin(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    key: &AttemptKey,
+    child: &NewChild,
+) -> Answer<()> {
+    let submitted = submit_one(tx, engine, &child.job)?.map_err(StoreError::Refused)?;
     tx.execute(
-        "UPDATE attempt SET child_id = ?6 WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
+        "UPDATE attempt SET child_id = ?6, waits_until = acked_at + ?7 WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
              AND turn = ?4 AND attempt_no = ?5",
         params![
             key.job_id.as_bytes(),
@@ -27,6 +32,7 @@ pub(super) fn begin(tx: &Tx<'_>, engine: EngineNo, key: &AttemptKey, child: &New
             key.turn,
             key.attempt_no,
             submitted.job_id.as_bytes(),
+            child.timeout_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX / 2)),
         ],
     )?;
     crash_point("dispatch.after_child");
@@ -51,8 +57,8 @@ pub(super) fn tell(
     let error = error.into_iter().next().flatten();
     let end = ChildEnd { job_id, state, error, results };
     let waits = tells.parent;
-    let mut decide: Decide<()> = Box::new(move |held, _now| {
-        plan::child_ended(held, &waits, &end).map(|(amendment, _)| (amendment, ()))
+    let mut decide: Decide<()> = Box::new(move |held, now| {
+        plan::child_ended(held, &waits, &end, now).map(|(amendment, _)| (amendment, ()))
     });
     let told = amend(tx, engine, (waits.job_id, Some(waits.place())), &mut decide)?;
     told.transpose().map_err(StoreError::Refused)?;
@@ -60,12 +66,15 @@ pub(super) fn tell(
     Ok(())
 }
 
-/// The children of a job that nobody has asked to stop yet.
-pub(super) fn open(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<JobId>> {
+/// The children of a job, or of one of its steps, that nobody has asked to stop yet.
+pub(super) fn open(tx: &Tx<'_>, job_id: JobId, place: Option<Place>) -> Answer<Vec<JobId>> {
     let sql = "SELECT c.job_id FROM attempt a JOIN job c ON c.job_id = a.child_id
-        WHERE a.job_id = ?1 AND a.child_id IS NOT NULL AND c.state < ?2";
+        WHERE a.job_id = ?1 AND a.child_id IS NOT NULL AND c.state < ?2
+            AND (?3 IS NULL OR a.step_index = ?3 AND a.branch = ?4 AND a.turn = ?5)";
     let cancelling = sprag_kernel::machine::State::code(JobState::Cancelling);
-    tx.all(sql, params![job_id.as_bytes(), cancelling], |row| {
+    let (step_index, turn) = (place.map(|at| at.step_index), place.map(|at| at.turn));
+    let branch = place.map(|at| at.branch.cast_signed());
+    tx.all(sql, params![job_id.as_bytes(), cancelling, step_index, branch, turn], |row| {
         row.get(0).map(JobId::from_bytes).map_err(|error| failed(&error))
     })
 }

@@ -287,8 +287,8 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| legs::pulse(tx, engine, &pulses)).await
     }
 
-    async fn children(&self, job_id: JobId) -> Answer<Vec<JobId>> {
-        self.readers.run(move |tx| children::open(tx, job_id)).await
+    async fn children(&self, job_id: JobId, place: Option<Place>) -> Answer<Vec<JobId>> {
+        self.readers.run(move |tx| children::open(tx, job_id, place)).await
     }
 
     async fn cancelling(&self, jobs: Vec<JobId>) -> Answer<Vec<JobId>> {

@@ -36,9 +36,9 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
     j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
-    j.is_graph, j.verdict, a.item, a.output";
+    j.is_graph, j.verdict, a.item, a.output, a.waits_until";
 /// The number of those columns: where a statement's own ones begin.
-pub(super) const HELD_WIDTH: usize = 46;
+pub(super) const HELD_WIDTH: usize = 47;
 
 /// Reads a row of [`HELD_COLUMNS`], and the outputs of the steps before it.
 pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
@@ -55,6 +55,7 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
         inputs,
         item: read(|| row.get(44))?,
         output: read(|| row.get(45))?,
+        waits_until: read(|| row.get(46))?,
         damage,
         exhausted: false,
     })
