@@ -260,7 +260,8 @@ fn graph_plan(
         Follows::NextStep(_) => unreachable!("a graph has no next step"),
         Follows::Duty { .. } => FollowWrite::Duty,
         Follows::NextAttempt { due, .. } => {
-            FollowWrite::NextAttempt { delay_ms: due, losses: successor_losses(held) }
+            let AttemptRow { losses, excused, .. } = held.attempt.successor();
+            FollowWrite::NextAttempt { delay_ms: due, losses, excused }
         }
         Follows::Nothing => FollowWrite::Nothing,
     };
@@ -296,7 +297,8 @@ fn finish_plan(job: &JobRow, held: &Held, policy: &RetryPolicy) -> Result<Finish
         Follows::NextStep(_) => FollowWrite::NextStep,
         Follows::Duty { .. } => unreachable!("a sequence has no duties"),
         Follows::NextAttempt { due, .. } => {
-            FollowWrite::NextAttempt { delay_ms: due, losses: successor_losses(held) }
+            let AttemptRow { losses, excused, .. } = held.attempt.successor();
+            FollowWrite::NextAttempt { delay_ms: due, losses, excused }
         }
         Follows::Nothing => FollowWrite::Nothing,
     };
@@ -328,10 +330,6 @@ fn waiting_to(cancels_waiting: bool) -> Option<StepState> {
     let to = cancelled(StepState::Pending);
     debug_assert_eq!(to, cancelled(StepState::FailedRetry), "one statement cancels both");
     to.filter(|_| cancels_waiting)
-}
-
-fn successor_losses(held: &Held) -> u32 {
-    held.attempt.successor().losses
 }
 
 /// The attempt of the next step, as Steps 1 to 3 leave it when they enter it for this engine.

@@ -533,8 +533,10 @@ pub enum FollowWrite {
     NextAttempt {
         /// After this wait.
         delay_ms: Millis,
-        /// Lost engines so far.
+        /// Lost engines since one of the attempts got ahead.
         losses: u32,
+        /// Those before.
+        excused: u32,
     },
     /// Nothing.
     Nothing,

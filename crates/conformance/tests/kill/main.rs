@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod batches;
 mod crashes;
 mod effects;
 mod killer;
@@ -29,6 +30,8 @@ const PARTS: &[(&str, fn())] = &[
     ("outages_of_the_server", outage::of_the_server),
     ("poison_on_sqlite", poison::on_sqlite),
     ("poison_on_postgres", poison::on_postgres),
+    ("batch_killed_on_sqlite", batches::killed_on_sqlite),
+    ("batch_poisoned_on_sqlite", batches::poisoned_on_sqlite),
 ];
 
 fn main() {

@@ -26,6 +26,7 @@ use sprag_kernel::decide::rows::LeaseId;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+use super::batches;
 use super::effects::{self, Effects};
 use super::poison;
 use super::seam::Seam;
@@ -64,6 +65,7 @@ async fn play<S: Effects>(store: S, folder: &Path, role: &str) {
         SCRIPT => script(store, folder, &std::env::var("SPRAG_LIFE").unwrap()).await,
         poison::SUBMIT => poison::submit(store).await,
         poison::WORK => poison::work(store).await,
+        batches::BATCH => batches::work(store, folder).await,
         LOAD | SERVE | DRAIN => live(store, folder, role).await,
         other => panic!("no victim does {other}"),
     }

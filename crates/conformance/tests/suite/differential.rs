@@ -28,7 +28,7 @@ pub const TABLES: [&str; 8] = [
      error_code error_message schema_version input_ref output_ref payload",
     "attempt job_id# step_index branch turn attempt_no state version ledger guid ending content# \
      children closed_parked countdown delay_ms owner ready_at timer_at lease_id lease_expires_at outbox publish_attempts \
-     sent_at acked_at losses created_at updated_at completed_at priority step_id step_type service \
+     sent_at acked_at losses excused created_at updated_at completed_at priority step_id step_type service \
      claim_id progress error_code error_message output output_ref item gate gate_max gate_gap admitted_at child_id#",
     "stale job_id# step_index branch turn callback code attempt_no lease_id times at",
     "event job_id# n at step_index branch turn attempt_no changes",

@@ -103,6 +103,8 @@ pub struct BatchView {
     pub total: Option<u64>,
     /// The attempt that moves it.
     pub attempt_no: u32,
+    /// Where the cursor was when that attempt took it up.
+    pub opened: u64,
     /// Its lease.
     pub lease_id: LeaseId,
     /// When it last moved.

@@ -8,8 +8,9 @@ use serde_json::Value;
 use sprag_kernel::decide::rows::EndingKind;
 
 use super::reconcile::Reconciling;
-use super::{Doer, Ending, Heart, Op, Running, control};
+use super::{Doer, Done, Ending, Finishing, Heart, Op, Running, control};
 use crate::batch::run::{BatchEnd, BatchRun};
+use crate::batch::store::BatchView;
 use crate::command;
 use crate::directive::{Directive, Failure};
 use crate::engine::Pinned;
@@ -17,7 +18,7 @@ use crate::graph::Kind;
 use crate::ids::AttemptKey;
 use crate::outbound;
 use crate::plan;
-use crate::store::{AttemptError, Held, Store};
+use crate::store::{Answer, AttemptError, Held, Store, StoreError};
 use crate::worker::{Context, Returned};
 
 /// What an attempt comes to, as the heart hears it.
@@ -111,6 +112,39 @@ impl<S: Store> Heart<S> {
             self.reconciling = Reconciling::Wanted;
             self.vacate_slot(&held);
         }
+    }
+
+    /// Whether an attempt lost its engine over a batch: then its end depends on what it has committed.
+    pub(super) fn may_have_got_ahead(&self, held: &Held) -> bool {
+        let lost = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::OwnerLost);
+        lost && self.pinned(held).graph.node(held.key.step_index).batch.is_some()
+    }
+
+    /// Looks how far the batch of an attempt has come that is over: nobody moves it any more.
+    pub(super) fn measure(&mut self, held: Held, output: Option<String>) {
+        let store = self.store.clone();
+        self.calls.spawn(async move {
+            let answer = store.batch((&held.key).into()).await;
+            Done::Measured(Box::new(held), output, answer)
+        });
+    }
+
+    pub(super) fn measured(
+        &mut self,
+        mut held: Held,
+        output: Option<String>,
+        answer: Answer<Option<BatchView>>,
+    ) -> Result<(), StoreError> {
+        // If the store was away the message is still this engine's: it is found there and measured again.
+        let Some(batch) = self.heard(answer)? else {
+            self.reconciling = Reconciling::Wanted;
+            return Ok(());
+        };
+        let is_own = |batch: &BatchView| batch.attempt_no == held.key.attempt_no;
+        let batch = batch.filter(is_own);
+        held.attempt.got_ahead = batch.is_some_and(|batch| batch.point.resume.cursor > batch.opened);
+        self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
+        Ok(())
     }
 
     fn vacate_slot(&mut self, held: &Held) {

@@ -367,7 +367,11 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn finish_later(&mut self, held: Held, output: Option<String>) {
         let output = output.or_else(|| held.output.clone());
-        self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
+        if self.may_have_got_ahead(&held) {
+            self.measure(held, output);
+        } else {
+            self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
+        }
     }
 
     pub(super) fn finish(&mut self) {

@@ -43,6 +43,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::batch::run::BatchEnd;
+use crate::batch::store::BatchView;
 use crate::callback::Claim;
 use crate::closings::Closings;
 use crate::context::{Ends, StopReason};
@@ -206,6 +207,7 @@ enum Done<W> {
     Seeded(Box<Seeing>, Answer<Result<NewJob, Refusal>>),
     Told(Answer<Option<Held>>),
     Tended(Answer<Vec<Held>>),
+    Measured(Box<Held>, Option<String>, Answer<Option<BatchView>>),
 }
 
 pub(crate) struct Heart<S: Store> {
@@ -519,6 +521,7 @@ impl<S: Store> Heart<S> {
             Done::Seeded(seeing, answer) => self.seeded(*seeing, answer),
             Done::Told(answer) => self.told(answer),
             Done::Tended(answer) => self.tended(answer),
+            Done::Measured(held, output, answer) => self.measured(*held, output, answer),
             Done::Learned(protocol_id, answer) => {
                 let definition = self.heard(answer)?.flatten();
                 self.learned(&protocol_id, definition.as_deref());

@@ -218,7 +218,7 @@ fn outcome(
             again(attempts_left, StepTrigger::AckTimeout, StepTrigger::AckTimeoutLast)
         }
         EndingKind::OwnerLost => again(
-            attempt.losses < policy.max_losses,
+            attempt.got_ahead || attempt.losses < policy.max_losses,
             StepTrigger::OwnerLost,
             StepTrigger::OwnerLostLast,
         ),

@@ -83,8 +83,13 @@ pub struct AttemptRow {
     pub acked: bool,
     /// The ACK deadline, or after the ACK the end of the lease.
     pub deadline: Option<Millis>,
-    /// How many attempts before this one lost their engine.
+    /// How many attempts before this one lost their engine, without one among them that got ahead.
     pub losses: u32,
+    /// How many lost their engine before the last of those that got ahead. They are held against nobody.
+    pub excused: u32,
+    /// Whether this attempt has got ahead: of what it is for, something is done that stays done if its engine is
+    /// lost. Only a batch can, and whoever ends its attempt looks it up.
+    pub got_ahead: bool,
     /// The message that ends the attempt, once one has entered.
     pub ending: Option<Ending>,
 }
@@ -183,18 +188,26 @@ impl AttemptRow {
             acked: false,
             deadline: None,
             losses: 0,
+            excused: 0,
+            got_ahead: false,
             ending: None,
         }
     }
 
-    /// The attempt after this one, as a retry inserts it: same step, waiting, nothing done.
+    /// The attempt after this one, as a retry inserts it: same step, waiting, nothing done. What gets ahead is
+    /// no poison, and comes to its end however often its engine is lost: the count begins anew.
     #[must_use]
     pub fn successor(&self) -> Self {
         let lost = matches!(self.ending, Some(Ending { kind: EndingKind::OwnerLost, .. }));
+        let losses = self.losses + u32::from(lost);
+        let begins_anew = lost && self.got_ahead;
+        let (losses, excused) =
+            if begins_anew { (0, self.excused + losses) } else { (losses, self.excused) };
         Self {
             attempt_no: self.attempt_no + 1,
             state: StepState::FailedRetry,
-            losses: self.losses + u32::from(lost),
+            losses,
+            excused,
             ..Self::first(self.step_index)
         }
     }
@@ -206,7 +219,7 @@ impl AttemptRow {
 
     /// Attempts that count against the step's budget: a lost engine is not the step's fault.
     pub fn counted_attempts(&self) -> u32 {
-        self.attempt_no - self.losses
+        self.attempt_no - self.losses - self.excused
     }
 
     /// How often this work was given to an engine: those that were lost with it, and entries of Leg1.

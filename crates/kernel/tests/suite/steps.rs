@@ -352,6 +352,31 @@ fn a_handler_that_kills_its_engine_ends_after_max_losses() {
     assert_eq!(world.row().state, FailedFinal);
 }
 
+/// A batch that loses its engine more often than a step may, but commits something each time.
+#[test]
+fn a_step_that_gets_ahead_is_not_given_up_however_often_its_engine_is_lost() {
+    let mut world = World::new(1).with(|policy| policy.max_losses = 2);
+    for lost in 1..=20 {
+        world.start_step();
+        world.lose_owner();
+        world.row_mut().got_ahead = true;
+        world.finish(Dies::Never).unwrap();
+        assert_eq!((world.row().losses, world.row().excused), (0, lost));
+    }
+    // It stands still from here on: two more are forgiven, and none of them counts as an attempt.
+    for lost in 1..=2 {
+        world.start_step();
+        assert_eq!(world.row().counted_attempts(), 1);
+        world.lose_owner();
+        world.finish(Dies::Never).unwrap();
+        assert_eq!((world.row().losses, world.row().excused), (lost, 20));
+    }
+    world.start_step();
+    world.lose_owner();
+    world.finish(Dies::Never).unwrap();
+    assert_eq!(world.job.state, JobState::FailedFinal);
+}
+
 #[test]
 fn an_attempt_that_nobody_runs_cannot_lose_its_owner() {
     let mut world = World::new(1);

@@ -126,6 +126,11 @@ impl World {
         &self.attempt().row
     }
 
+    pub(crate) fn row_mut(&mut self) -> &mut AttemptRow {
+        let current = self.current();
+        &mut self.attempts[current].row
+    }
+
     /// The newest attempt of the current step whose directive was written.
     fn shown(&self) -> usize {
         let step = self.job.current_step;

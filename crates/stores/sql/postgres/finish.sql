@@ -58,10 +58,10 @@ WITH alive AS MATERIALIZED (
         AND a.branch = p.branch AND a.turn = p.turn AND a.attempt_no = p.first_attempt_no
 ), next_attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
-        losses, timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max,
+        losses, excused, timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max,
         gate_gap)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($11::smallint[])[p.k], 1, 0,
-        ($16::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, p.priority, p.step_id,
+        ($16::integer[])[p.k], ($23::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, p.priority, p.step_id,
         p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
     FROM plan p WHERE p.follows = 2
 ), waiting AS (

@@ -71,10 +71,10 @@ WITH alive AS MATERIALIZED (
         AND a.turn = p.turn AND a.attempt_no = p.attempt_no
 ), next_attempts AS (
     INSERT INTO sprag.attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger,
-        losses, timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type,
+        losses, excused, timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type,
         service, gate, gate_max, gate_gap)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($14::smallint[])[p.k], 1, 0,
-        ($17::integer[])[p.n], p.now + ($18::bigint[])[p.n], p.now, p.now, p.priority, p.delay_ms,
+        ($17::integer[])[p.n], ($46::integer[])[p.n], p.now + ($18::bigint[])[p.n], p.now, p.now, p.priority, p.delay_ms,
         p.waits_until, p.item, p.step_id, p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
     FROM plan p WHERE p.follows = 2
 ), activated AS (

@@ -9,12 +9,13 @@ WITH alive AS MATERIALIZED (
         AND a.ending IS NULL
     FOR UPDATE OF a
 )
-INSERT INTO sprag.batch AS b (job_id, step_index, branch, turn, attempt_no, lease_id, cursor, success, skip,
-    fail, cancel, out_bytes, outcome_hash, input_hash, created_at, updated_at)
-SELECT job_id, step_index, branch, turn, attempt_no, lease_id, 0, 0, 0, 0, 0, 0, 0,
+INSERT INTO sprag.batch AS b (job_id, step_index, branch, turn, attempt_no, lease_id, opened, cursor, success,
+    skip, fail, cancel, out_bytes, outcome_hash, input_hash, created_at, updated_at)
+SELECT job_id, step_index, branch, turn, attempt_no, lease_id, 0, 0, 0, 0, 0, 0, 0, 0,
     decode(repeat('00', 32), 'hex'), now, now
 FROM held
 ON CONFLICT (job_id, step_index, branch, turn) DO UPDATE
-    SET attempt_no = EXCLUDED.attempt_no, lease_id = EXCLUDED.lease_id, updated_at = EXCLUDED.updated_at
+    SET attempt_no = EXCLUDED.attempt_no, lease_id = EXCLUDED.lease_id, updated_at = EXCLUDED.updated_at,
+        opened = b.cursor
     WHERE b.attempt_no <= EXCLUDED.attempt_no
 RETURNING cursor, success, skip, fail, cancel, outcome_hash, input_hash, first_failed, out_bytes

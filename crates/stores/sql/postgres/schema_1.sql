@@ -93,6 +93,7 @@ CREATE TABLE sprag.attempt (
     countdown integer NOT NULL DEFAULT 0 CHECK (countdown >= 0),
     publish_attempts integer NOT NULL DEFAULT 0,
     losses integer NOT NULL DEFAULT 0,
+    excused integer NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0,
     gate_max integer CHECK (gate_max > 0),
     state smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
@@ -292,12 +293,14 @@ CREATE TABLE sprag.retired (
 );
 CREATE INDEX retired_at ON sprag.retired (retired_at);
 
--- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it.
+-- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it, and where the
+-- cursor was when that attempt took it up.
 CREATE TABLE sprag.batch (
     job_id uuid NOT NULL,
     branch bigint NOT NULL,
     lease_id bigint NOT NULL,
-    cursor bigint NOT NULL CHECK (cursor = success + skip + fail + cancel),
+    opened bigint NOT NULL DEFAULT 0,
+    cursor bigint NOT NULL CHECK (cursor = success + skip + fail + cancel AND cursor >= opened),
     success bigint NOT NULL,
     skip bigint NOT NULL,
     fail bigint NOT NULL,

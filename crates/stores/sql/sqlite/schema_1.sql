@@ -94,6 +94,7 @@ CREATE TABLE attempt (
     sent_at INTEGER,
     acked_at INTEGER,
     losses INTEGER NOT NULL DEFAULT 0,
+    excused INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     completed_at INTEGER,
@@ -285,7 +286,8 @@ CREATE TABLE retired (
 ) WITHOUT ROWID;
 CREATE INDEX retired_at ON retired (retired_at);
 
--- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it.
+-- A batch step: how far it is, what that amounts to, and the fence: the attempt that may move it, and where the
+-- cursor was when that attempt took it up.
 CREATE TABLE batch (
     job_id BLOB NOT NULL,
     step_index INTEGER NOT NULL,
@@ -293,7 +295,8 @@ CREATE TABLE batch (
     turn INTEGER NOT NULL,
     attempt_no INTEGER NOT NULL,
     lease_id INTEGER NOT NULL,
-    cursor INTEGER NOT NULL CHECK (cursor = success + skip + fail + cancel),
+    opened INTEGER NOT NULL DEFAULT 0,
+    cursor INTEGER NOT NULL CHECK (cursor = success + skip + fail + cancel AND cursor >= opened),
     success INTEGER NOT NULL,
     skip INTEGER NOT NULL,
     fail INTEGER NOT NULL,
@@ -404,7 +407,7 @@ SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS
     NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
     NULL AS guid, NULL AS children, NULL AS semaphore, NULL AS job_to, NULL AS advance,
     NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
-    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS changes, NULL AS tasks;
+    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS changes, NULL AS tasks;
 
 CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
@@ -426,9 +429,9 @@ BEGIN
     WHERE NEW.follows = 1 AND job_id = NEW.job_id AND step_index = NEW.step_index + 1
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = 1;
 
-    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses, excused,
         timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max, gate_gap)
-    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
+    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses, NEW.excused,
         NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service, gate, gate_max, gate_gap
     FROM attempt
     WHERE NEW.follows = 2 AND job_id = NEW.job_id AND step_index = NEW.step_index
@@ -472,7 +475,7 @@ SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS
     NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
     NULL AS guid, NULL AS children, NULL AS closed, NULL AS semaphore, NULL AS job_to, NULL AS verdict,
     NULL AS closes_to, NULL AS closes_all, NULL AS activates, NULL AS counts_down, NULL AS lets_in,
-    NULL AS inserts, NULL AS due_at, NULL AS losses, NULL AS ageing_ms, NULL AS changes, NULL AS tasks;
+    NULL AS inserts, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS ageing_ms, NULL AS changes, NULL AS tasks;
 
 CREATE TRIGGER finish_graph_op_insert INSTEAD OF INSERT ON finish_graph_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
@@ -513,10 +516,10 @@ BEGIN
         value ->> 11, value ->> 12, value ->> 13
     FROM json_each(NEW.inserts);
 
-    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses,
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses, excused,
         timer_at, created_at, updated_at, priority, delay_ms, waits_until, item, step_id, step_type, service,
         gate, gate_max, gate_gap)
-    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses,
+    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses, NEW.excused,
         NEW.due_at, NEW.now, NEW.now, priority, delay_ms, waits_until, item, step_id, step_type, service,
         gate, gate_max, gate_gap
     FROM attempt

@@ -169,7 +169,7 @@ async fn run_commit(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answ
 
 async fn batch(pools: &Pools, place: BatchPlace) -> Answer<Option<BatchView>> {
     let sql = "SELECT cursor, success, skip, fail, cancel, outcome_hash, input_hash, first_failed,
-            out_bytes, total, attempt_no, lease_id, updated_at FROM sprag.batch
+            out_bytes, total, attempt_no, lease_id, updated_at, opened FROM sprag.batch
         WHERE job_id = $1 AND step_index = $2 AND branch = $3 AND turn = $4";
     let BatchPlace { job_id, step_index, branch, turn } = place;
     let (step_index, branch, turn) = (signed(step_index), branch.cast_signed(), signed(turn));
@@ -181,6 +181,7 @@ async fn batch(pools: &Pools, place: BatchPlace) -> Answer<Option<BatchView>> {
             attempt_no: unsigned(row, 10)?,
             lease_id: LeaseId(get::<i64>(row, 11)?.cast_unsigned()),
             updated_at: unsigned_long(row, 12)?,
+            opened: unsigned_long(row, 13)?,
         })
     };
     rows.first().map(view).transpose()

@@ -95,13 +95,14 @@ pub(super) async fn finish_slice(
                 }),
                 &column(slice, |write| write.enter_next),
                 &AGEING_MS,
-                &per_plan(slice, |plan| losses(plan.follows)),
+                &per_plan(slice, |plan| losses(plan.follows).0),
                 &per_plan(slice, |plan| delay(plan.follows)),
                 &per_plan(slice, |plan| code(plan.job_closed)),
                 &column(slice, |write| write.open.changes.as_str()),
                 &column(slice, |write| write.cancelling.changes.as_str()),
                 &column(slice, |write| write.cancelling.waiting_to.map(code)),
                 &column(slice, |write| tasks(&write.tasks)),
+                &per_plan(slice, |plan| losses(plan.follows).1),
             ],
         )
         .await?;
@@ -169,14 +170,15 @@ fn follows(follows: FollowWrite) -> i16 {
     }
 }
 
-fn losses(follows: FollowWrite) -> i32 {
+/// Lost engines, and those that are held against nobody.
+pub(super) fn losses(follows: FollowWrite) -> (i32, i32) {
     match follows {
-        FollowWrite::NextAttempt { losses, .. } => signed(losses),
-        FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => 0,
+        FollowWrite::NextAttempt { losses, excused, .. } => (signed(losses), signed(excused)),
+        FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => (0, 0),
     }
 }
 
-fn delay(follows: FollowWrite) -> i64 {
+pub(super) fn delay(follows: FollowWrite) -> i64 {
     match follows {
         FollowWrite::NextAttempt { delay_ms, .. } => span(delay_ms),
         FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => 0,

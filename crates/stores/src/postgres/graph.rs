@@ -7,7 +7,7 @@ use sprag_engine::store::{
 };
 use sprag_kernel::JobState;
 
-use super::finish::tasks;
+use super::finish::{delay, losses, tasks};
 use super::legs::ordinal;
 use super::pools::Pools;
 use super::rows::{get, state, unsigned_long};
@@ -98,8 +98,8 @@ pub(super) async fn finish_slice(
                 &per_end(slice, |plan| {
                     [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())
                 }),
-                &column(slice, |write| retry(write.open.follows).0),
-                &column(slice, |write| retry(write.open.follows).1),
+                &column(slice, |write| losses(write.open.follows).0),
+                &column(slice, |write| delay(write.open.follows)),
                 &AGEING_MS,
                 &activates.n,
                 &activates.step_index,
@@ -127,6 +127,7 @@ pub(super) async fn finish_slice(
                 &rows.iter().map(|(row, _)| row.gate.as_deref()).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| gate_max(step)).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| gate_gap(step)).collect::<Vec<_>>(),
+                &column(slice, |write| losses(write.open.follows).1),
             ],
         )
         .await?;
@@ -198,12 +199,5 @@ fn children(write: &FinishWrite) -> u32 {
         FollowWrite::Nothing | FollowWrite::NextStep => 0,
         FollowWrite::NextAttempt { .. } => 1,
         FollowWrite::Duty => graph_of(write).duties.children(),
-    }
-}
-
-fn retry(follows: FollowWrite) -> (i32, i64) {
-    match follows {
-        FollowWrite::NextAttempt { delay_ms, losses } => (signed(losses), span(delay_ms)),
-        FollowWrite::Nothing | FollowWrite::NextStep | FollowWrite::Duty => (0, 0),
     }
 }

@@ -25,9 +25,10 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
     j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
-    j.is_graph, j.verdict, a.item, a.output, a.waits_until";
+    j.is_graph, j.verdict, a.item, a.output, a.waits_until, \
+    a.excused";
 /// The number of those columns: where a statement's own ones begin.
-pub(super) const HELD_WIDTH: usize = 47;
+pub(super) const HELD_WIDTH: usize = 48;
 
 /// A statement with the columns of `held` filled in.
 pub(super) fn with_held(sql: &str) -> String {
@@ -117,6 +118,8 @@ pub(super) fn attempt_row(row: &Row, key: &AttemptKey) -> Answer<AttemptRow> {
         acked: get::<Option<i64>>(row, 14)?.is_some(),
         deadline: time(row, 15)?,
         losses: unsigned(row, 16)?,
+        excused: unsigned(row, 47)?,
+        got_ahead: false,
         ending: ending(row)?,
     })
 }

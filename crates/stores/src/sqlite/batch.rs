@@ -153,7 +153,7 @@ fn insert_batch_op(tx: &Tx<'_>, engine: EngineNo, write: &BatchWrite) -> Answer<
 
 fn batch(tx: &Tx<'_>, place: BatchPlace) -> Answer<Option<BatchView>> {
     let sql = format!(
-        "SELECT {POINT}, total, attempt_no, lease_id, updated_at FROM batch
+        "SELECT {POINT}, total, attempt_no, lease_id, updated_at, opened FROM batch
          WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4"
     );
     let BatchPlace { job_id, step_index, branch, turn } = place;
@@ -164,6 +164,7 @@ fn batch(tx: &Tx<'_>, place: BatchPlace) -> Answer<Option<BatchView>> {
             attempt_no: row.get(10)?,
             lease_id: LeaseId(row.get(11)?),
             updated_at: row.get(12)?,
+            opened: row.get(13)?,
         })
     })
 }

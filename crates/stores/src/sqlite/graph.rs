@@ -97,11 +97,12 @@ fn insert_op(
     let (key, plan) = (&write.key, chosen.plan);
     let none = Duties::default();
     let duties = if plan.follows == FollowWrite::Duty { &graph.duties } else { &none };
-    let (due, losses) = match plan.follows {
-        FollowWrite::NextAttempt { delay_ms, losses } => {
-            (Some(tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2)), losses)
+    let (due, losses, excused) = match plan.follows {
+        FollowWrite::NextAttempt { delay_ms, losses, excused } => {
+            let due = tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2);
+            (Some(due), losses, excused)
         }
-        FollowWrite::Nothing | FollowWrite::Duty | FollowWrite::NextStep => (None, 0),
+        FollowWrite::Nothing | FollowWrite::Duty | FollowWrite::NextStep => (None, 0, 0),
     };
     let mut changes = plan.changes.clone();
     if settled.hit {
@@ -135,6 +136,7 @@ fn insert_op(
             inserts(duties),
             due,
             losses,
+            excused,
             AGEING_MS,
             changes,
             tasks(&write.tasks),

@@ -383,12 +383,13 @@ fn insert_finish_op(
 ) -> Answer<usize> {
     let closes = semaphore.get() == 0;
     let key = &write.key;
-    let (follows, due, losses) = match plan.follows {
-        FollowWrite::Nothing => (0, None, 0),
-        FollowWrite::NextStep => (1, None, 0),
+    let (follows, due, (losses, excused)) = match plan.follows {
+        FollowWrite::Nothing => (0, None, (0, 0)),
+        FollowWrite::NextStep => (1, None, (0, 0)),
         FollowWrite::Duty => unreachable!("a sequence has no duties"),
-        FollowWrite::NextAttempt { delay_ms, losses } => {
-            (2, Some(tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2)), losses)
+        FollowWrite::NextAttempt { delay_ms, losses, excused } => {
+            let due = tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2);
+            (2, Some(due), (losses, excused))
         }
     };
     let changes = if closes {
@@ -422,6 +423,7 @@ fn insert_finish_op(
             AGEING_MS,
             due,
             losses,
+            excused,
             changes,
             tasks(&write.tasks),
         ],

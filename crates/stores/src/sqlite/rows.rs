@@ -36,9 +36,10 @@ pub(super) const HELD_COLUMNS: &str = "a.job_id, a.step_index, a.branch, a.turn,
     j.tenant_id, j.request_type, j.protocol_id, j.input_ref, j.output_ref, j.payload, \
     j.schema_version, j.idempotency_key, j.dedup_key, j.idempotency_hash, j.doc_id, j.mode, j.lane, \
     j.routing_key, j.correlation_id, j.traceparent, j.priority, j.rerun_of, a.error_code, \
-    j.is_graph, j.verdict, a.item, a.output, a.waits_until";
+    j.is_graph, j.verdict, a.item, a.output, a.waits_until, \
+    a.excused";
 /// The number of those columns: where a statement's own ones begin.
-pub(super) const HELD_WIDTH: usize = 47;
+pub(super) const HELD_WIDTH: usize = 48;
 
 /// Reads a row of [`HELD_COLUMNS`], and the outputs of the steps before it.
 pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
@@ -119,6 +120,8 @@ pub(super) fn attempt_row(row: &Row<'_>, key: &AttemptKey) -> Answer<AttemptRow>
         acked: read(|| row.get::<_, Option<i64>>(14))?.is_some(),
         deadline: read(|| row.get(15))?,
         losses: read(|| row.get(16))?,
+        excused: read(|| row.get(47))?,
+        got_ahead: false,
         ending,
     })
 }
