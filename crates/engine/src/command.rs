@@ -12,13 +12,16 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
+use serde_json::{Value, json};
+use sprag_lanes::ErrorClass;
 
+use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome};
 use crate::context::{Context, StopReason};
 use crate::directive::{Directive, Failure};
 use crate::graph::keys::Exec;
 
-/// How often a running command is looked at.
+/// How often a running command is looked at: soon at first, for most of a batch's are short.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a command may take to end after it was told to.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -27,6 +30,8 @@ const MAX_STDOUT: u64 = 4 << 20;
 const MAX_STDERR: u64 = 2_000;
 /// Exit codes that no other attempt can mend: wrong usage and wrong data, as sysexits.h has them.
 const FATAL: [i32; 2] = [64, 65];
+/// Commands of one batch at a time, if its step does not say so.
+const ITEMS_AT_A_TIME: usize = 4;
 
 /// How a command has ended.
 pub enum Finished<W> {
@@ -80,6 +85,7 @@ impl Running {
         mut why: impl FnMut() -> Option<W>,
     ) -> (io::Result<ExitStatus>, Option<W>) {
         let mut told: Option<(W, Instant)> = None;
+        let mut look = FIRST_LOOK;
         loop {
             match self.child.try_wait() {
                 Ok(None) => {}
@@ -96,7 +102,8 @@ impl Running {
                     }
                 }
             }
-            thread::sleep(LOOK);
+            thread::sleep(look);
+            look = (look * 2).min(LOOK);
         }
     }
 }
@@ -135,16 +142,20 @@ fn outcome(status: ExitStatus, stdout: &[u8], stderr: &str) -> Result<Value, Fai
     }
 }
 
-/// Runs the command of an `exec` step to its end, or until the engine wants it to end.
-pub(crate) fn run(exec: &Exec, directive: &Directive, context: &Context) -> Result<Value, Failure> {
+fn start(exec: &Exec, input: String) -> Result<Running, Failure> {
     let Some((program, arguments)) = exec.command.split_first() else {
         return Err(Failure::fatal("EXEC_FAILED", "the step has no command"));
     };
     let mut command = Command::new(program);
     command.args(arguments).envs(&exec.env);
+    Running::start(command, input)
+        .map_err(|error| Failure::retryable("EXEC_FAILED", format!("{program}: {error}")))
+}
+
+/// Runs the command of an `exec` step to its end, or until the engine wants it to end.
+pub(crate) fn run(exec: &Exec, directive: &Directive, context: &Context) -> Result<Value, Failure> {
     let input = serde_json::to_string(directive).expect("a directive has string keys");
-    let running = Running::start(command, input)
-        .map_err(|error| Failure::retryable("EXEC_FAILED", format!("{program}: {error}")))?;
+    let running = start(exec, input)?;
     match running.finish(|| context.stop_reason()) {
         Finished::ByItself(result) => result,
         Finished::Told(StopReason::Cancelled) => {
@@ -157,6 +168,30 @@ pub(crate) fn run(exec: &Exec, directive: &Directive, context: &Context) -> Resu
             Err(Failure::retryable("WORKER_STOPPED", "the engine was told to end"))
         }
     }
+}
+
+/// The command of an `exec` step as what computes the items of a batch: one process for each, with the item on
+/// stdin.
+pub(crate) fn for_items(exec: Exec) -> BatchHandler {
+    BatchHandler::new(ITEMS_AT_A_TIME, move |item: Item, context: &ItemContext<'_>| {
+        let refused = |failure: Failure| {
+            let class = if failure.retryable {
+                ErrorClass::RetryableTransient
+            } else {
+                ErrorClass::NonRetryableInput
+            };
+            ItemFailure { class, message: format!("{}: {}", failure.code, failure.message) }
+        };
+        let input = json!({
+            "seq": item.seq, "item": item.value, "effect_key": item.effect_key,
+            "retries": context.retries(),
+        });
+        let running = start(&exec, input.to_string()).map_err(refused)?;
+        match running.finish(|| context.should_end().then_some(())) {
+            Finished::ByItself(result) => result.map(ItemOutcome::Success).map_err(refused),
+            Finished::Told(()) => Err(ItemFailure::transient("the batch was told to end")),
+        }
+    })
 }
 
 #[cfg(test)]

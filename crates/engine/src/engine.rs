@@ -11,7 +11,7 @@ use sprag_kernel::{Code, JobState, Refusal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome};
+use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome, OutputRun};
 use crate::bus::{Bus, listen};
 use crate::callback::{Alive, Callback, Claim, Completion, Fence, Heard};
 use crate::closings::Closings;
@@ -160,7 +160,27 @@ impl<S: Store> EngineBuilder<S> {
         + 'static,
     ) -> Self {
         let handler = BatchHandler::new(threads, handler);
-        self.services.insert(name.to_owned(), Service::of_batches(handler, BATCHES));
+        self.services.insert(name.to_owned(), Service::of_batches(handler, None, BATCHES));
+        self
+    }
+
+    /// The same, with what the ordered output of those of its batches goes to whose `out` is `handler`: it makes
+    /// work for the transaction that commits a run of outcomes, so that what it writes stands exactly once and
+    /// in order.
+    #[must_use]
+    pub fn transactional_batch_service(
+        mut self,
+        name: &str,
+        threads: usize,
+        handler: impl Fn(Item, &ItemContext<'_>) -> Result<ItemOutcome, ItemFailure>
+        + Send
+        + Sync
+        + 'static,
+        output: impl Fn(OutputRun) -> S::Work + Send + Sync + 'static,
+    ) -> Self {
+        let (handler, output) = (BatchHandler::new(threads, handler), Arc::new(output));
+        let service = Service::of_batches(handler, Some(output), BATCHES);
+        self.services.insert(name.to_owned(), service);
         self
     }
 

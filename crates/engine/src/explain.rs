@@ -6,6 +6,7 @@ use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, State, StepState};
 
+use crate::batch::store::BatchProgress;
 use crate::duration;
 use crate::graph::place;
 use crate::signals::{Decision, SignalView};
@@ -144,7 +145,8 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
     };
     let Some(ending) = attempt.row.ending else {
         let since = attempt.acked_at.or(attempt.sent_at).unwrap_or(attempt.updated_at);
-        return format!("{name}: {}, since {}.", attempt.row.state, ago(since, now));
+        let (state, since) = (attempt.row.state, ago(since, now));
+        return format!("{name}: {state}, since {since}.{}", committed(attempt, now));
     };
     let how = match ending.kind {
         EndingKind::Success => "succeeded",
@@ -165,7 +167,30 @@ fn story(attempt: &AttemptView, now: Millis) -> String {
         (_, Some(output)) => format!(" It left: {output}"),
     };
     let child = attempt.child.map(|child| format!(" by child job {child}")).unwrap_or_default();
-    format!("{name}: {how}{child}{why}, {}.{seen}", ago(attempt.updated_at, now))
+    let (ended, committed) = (ago(attempt.updated_at, now), committed(attempt, now));
+    format!("{name}: {how}{child}{why}, {ended}.{committed}{seen}")
+}
+
+/// How far its batch is, by the journal.
+fn committed(attempt: &AttemptView, now: Millis) -> String {
+    let Some(BatchProgress { cursor, total, counts, commits, moved_at }) = attempt.batch else {
+        return String::new();
+    };
+    let of = total.map_or(String::new(), |total| format!(" of {total}"));
+    let parts = [
+        (counts.success, "succeeded"),
+        (counts.skip, "skipped"),
+        (counts.fail, "failed"),
+        (counts.cancel, "cancelled"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = parts.map(|(count, how)| format!("{count} {how}")).collect();
+    let amount = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+    let moved = ago(moved_at, now);
+    format!(
+        " Its batch has {cursor}{of} items committed{amount}, in {commits} rows of its journal; \
+         it last moved {moved}."
+    )
 }
 
 fn holds(job: &JobView, attempt: &AttemptView, now: Millis) -> String {

@@ -259,8 +259,9 @@ impl Step {
         if let Some((key, reason)) = self.batch.as_ref().and_then(Batch::fault) {
             return Err(invalid(&format!("{place}.{key}"), reason));
         }
-        if self.batch.is_some() && self.service.is_empty() {
-            return Err(invalid(&format!("{place}.batch"), "has no service".to_owned()));
+        if self.batch.is_some() && self.service.is_empty() && self.exec.is_none() {
+            let reason = "has neither a service nor a command that computes its items".to_owned();
+            return Err(invalid(&format!("{place}.batch"), reason));
         }
         let is_handed_one = self.exec.is_some() || self.http.is_some() || !self.service.is_empty();
         if self.payload_schema.is_some() && !is_handed_one {

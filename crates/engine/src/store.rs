@@ -18,7 +18,7 @@ use sprag_kernel::keys::{Hash, Mode, Route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{ActivityLedger, Code, GuidLedger, JobState, Refusal, StepState};
 
-use crate::batch::store::Batches;
+use crate::batch::store::{BatchWorked, BatchWrite, Batches};
 use crate::gate::Gates;
 use crate::hints::Hint;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
@@ -801,6 +801,16 @@ pub trait Store: Upkeep + Batches + Signals + Gates {
         work: Self::Work,
         limit: Duration,
     ) -> impl Future<Output = Answer<Worked>> + Send;
+
+    /// Commits a run of outcomes as [`commit_batch`](Batches::commit_batch) does, and runs `work` in the same
+    /// transaction, once the guard has held. A repeat that is recognised does not run it again.
+    fn commit_batch_with(
+        &self,
+        engine: EngineNo,
+        write: BatchWrite,
+        work: Self::Work,
+        limit: Duration,
+    ) -> impl Future<Output = Answer<BatchWorked>> + Send;
 
     /// Renews leases of attempts that this engine runs and keeps what they say of their progress. One that
     /// is over, or another's, is left alone.

@@ -4,6 +4,7 @@ use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::{AttemptRow, JobRow};
 use sprag_kernel::retry::Millis;
 
+use crate::batch::store::BatchProgress;
 use crate::gate::GateView;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::store::{AttemptError, JobFacts};
@@ -56,6 +57,8 @@ pub struct AttemptView {
     pub waits_for: Option<String>,
     /// The child job that does its work.
     pub child: Option<JobId>,
+    /// How far its batch is, if it has one and no newer attempt has taken that up.
+    pub batch: Option<BatchProgress>,
     /// When something about it is due.
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.

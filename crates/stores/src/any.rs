@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sprag_engine::batch::store::{
-    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWorked, BatchWrite, Batches, JournalRow,
 };
 use sprag_engine::directive::Failure;
 use sprag_engine::gate::{GateView, Gates};
@@ -226,6 +226,27 @@ impl Store for AnyStore {
             (Self::Sqlite(_), AnyWork::Postgres(_)) | (Self::Postgres(_), AnyWork::Sqlite(_)) => {
                 let message = "the work is for another kind of store";
                 Ok(Worked::Failed(Failure::fatal("WORK_FAILED", message)))
+            }
+        }
+    }
+
+    async fn commit_batch_with(
+        &self,
+        engine: EngineNo,
+        write: BatchWrite,
+        work: AnyWork,
+        limit: Duration,
+    ) -> Answer<BatchWorked> {
+        match (self, work) {
+            (Self::Sqlite(store), AnyWork::Sqlite(work)) => {
+                store.commit_batch_with(engine, write, work, limit).await
+            }
+            (Self::Postgres(store), AnyWork::Postgres(work)) => {
+                store.commit_batch_with(engine, write, work, limit).await
+            }
+            (Self::Sqlite(_), AnyWork::Postgres(_)) | (Self::Postgres(_), AnyWork::Sqlite(_)) => {
+                let message = "the work is for another kind of store";
+                Ok(BatchWorked::Failed(Failure::fatal("WORK_FAILED", message)))
             }
         }
     }

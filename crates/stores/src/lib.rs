@@ -28,3 +28,5 @@ pub(crate) const BURIED: i64 = 100;
 pub(crate) const LINE: i64 = 500;
 /// The most lines of one job that are looked at to show it.
 pub(crate) const MAX_LINES: usize = 5;
+/// The most batches of one job that are looked at to show it.
+pub(crate) const MAX_BATCHES: i64 = 1_000;

@@ -29,6 +29,8 @@ const PROGRESS: usize = 100;
 /// Where the life before a single point ends, so that there is something to take over: in the middle.
 const BEFORE: &str = "heart.before_handler:3";
 const SIGABRT: i32 = 6;
+/// Items of the batch of a child.
+const ITEMS: u64 = 3;
 
 /// A life for each point, given as `name:pass`.
 type Scenario = Vec<String>;
@@ -153,9 +155,16 @@ async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
         jobs.into_iter().partition(|job| job.facts.parent().is_some());
     assert_eq!(jobs.len(), JOBS, "{points:?}");
     expect_one_child_each(&jobs, &children, points);
+    let (runs, effects): (Counts, Counts) =
+        effects.clone().into_iter().partition(|(name, _)| name.contains(".."));
+    let mut put_out = Vec::new();
     let mut succeeded = Vec::new();
     for job in jobs.into_iter().chain(children) {
         for attempt in store.attempts(job.facts.job_id).await.unwrap() {
+            let is_child = job.facts.parent().is_some();
+            if attempt.row.state == StepState::Succeeded && attempt.service == "items" && is_child {
+                put_out.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
+            }
             // The worker outside has no transaction to write in.
             if attempt.row.state == StepState::Succeeded && attempt.service == "work" {
                 succeeded.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
@@ -171,7 +180,8 @@ async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
     }
     assert_eq!(store.undelivered().await.unwrap(), 0, "{points:?}: every end was told");
     assert_eq!(effects.len(), succeeded.len(), "{points:?}");
-    effects::expect_once(effects, succeeded.into_iter());
+    effects::expect_once(&effects, succeeded.into_iter());
+    effects::expect_runs(&runs, put_out.into_iter(), ITEMS);
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{points:?}: {}", check.name);
     }

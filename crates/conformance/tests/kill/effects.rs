@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sprag_engine::batch::OutputRun;
 use sprag_engine::store::Store;
 use sprag_stores::postgres::{PostgresStore, PostgresWork};
 use sprag_stores::sqlite::{SqliteStore, SqliteWork};
@@ -43,6 +44,39 @@ impl Effects for PostgresStore {
 impl<S: Effects> Effects for Seam<S> {
     fn effect(name: String) -> S::Work {
         S::effect(name)
+    }
+}
+
+/// What is written for a run of outcomes of a batch: the key of its step, and which seqs.
+pub(crate) fn of_run(run: &OutputRun) -> String {
+    let (first, end) = (run.items[0].seq, run.items[0].seq + run.items.len() as u64);
+    format!("{} {first}..{end}", run.effect_key)
+}
+
+/// Of effects of runs: those of each step follow one another from 0 to so many, each once.
+pub(crate) fn expect_runs(runs: &Counts, steps: impl Iterator<Item = String>, items: u64) {
+    let mut found: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    for (name, count) in runs {
+        assert_eq!(*count, 1, "{name}");
+        let (key, range) = name.split_once(' ').unwrap();
+        let (first, end) = range.split_once("..").unwrap();
+        let runs = found.entry(key).or_default();
+        assert_eq!(runs.insert(first.parse().unwrap(), end.parse().unwrap()), None, "{name}");
+    }
+    let steps: Vec<String> = steps.collect();
+    for step in &steps {
+        let runs = found.remove(step.as_str()).unwrap_or_else(|| panic!("{step} has no output"));
+        let end = runs.iter().fold(0, |next, (first, end)| {
+            assert_eq!(*first, next, "{step}: what comes next");
+            *end
+        });
+        assert_eq!(end, items, "{step}");
+    }
+    // A batch that was cancelled may have put out something before.
+    for (step, runs) in found {
+        let is_prefix =
+            runs.iter().try_fold(0, |next, (first, end)| (*first == next).then_some(*end));
+        assert!(is_prefix.is_some(), "{step}: {runs:?}");
     }
 }
 

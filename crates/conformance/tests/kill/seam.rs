@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sprag_engine::batch::store::{
-    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWorked, BatchWrite, Batches, JournalRow,
 };
 use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
@@ -173,6 +173,16 @@ impl<S: Store> Store for Seam<S> {
         limit: Duration,
     ) -> Answer<Worked> {
         around!(self.end_with(engine, write, work, limit))
+    }
+
+    async fn commit_batch_with(
+        &self,
+        engine: EngineNo,
+        write: BatchWrite,
+        work: S::Work,
+        limit: Duration,
+    ) -> Answer<BatchWorked> {
+        around!(self.commit_batch_with(engine, write, work, limit))
     }
 
     async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {

@@ -121,7 +121,7 @@ const GRAPH: &str = "
 /// What the graph has as its child.
 const CHILD: &str = "
   - {step_id: one, service: work}
-  - {step_id: two, service: work}
+  - {step_id: two, service: items, batch: {items: '[0, 1, 2]', out: handler}}
 ";
 
 /// What becomes of job `n` of the script: the third of each three is cancelled, the second fails once.
@@ -185,7 +185,12 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let builder = builder.hook_for_all("told", hook);
     let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
     let builder = builder.service("work", 2, handler).bus(&["published"], bus);
-    let builder = builder.batch_service("items", 1, |item, _| Ok(ItemOutcome::Success(item.value)));
+    let builder = builder.transactional_batch_service(
+        "items",
+        1,
+        |item, _| Ok(ItemOutcome::Success(item.value)),
+        |run| S::effect(effects::of_run(&run)),
+    );
     let engine = Arc::new(builder.start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();

@@ -465,7 +465,7 @@ fn pages(count: u64, behind: &str) -> String {
 const COMMITTED: BatchOutcome = BatchOutcome::Committed { cancelling: false };
 
 /// A job of one step whose attempt has opened its batch.
-async fn opened<W: World>(play: &Play<W>) -> (Held, BatchPoint) {
+pub async fn opened<W: World>(play: &Play<W>) -> (Held, BatchPoint) {
     play.create(1).await;
     let mut held = play.claim().await;
     play.dispatch(&mut held).await;

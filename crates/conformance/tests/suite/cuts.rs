@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use sprag_conformance::cluster::Cluster;
 use sprag_conformance::cutter::{Cutter, Side};
-use sprag_engine::batch::store::{BatchOutcome, BatchWrite, Batches};
+use sprag_engine::batch::store::{BatchOutcome, BatchWorked, BatchWrite, Batches};
 use sprag_engine::gate::Gates;
-use sprag_engine::ids::{EngineNo, JobId, RequestId};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::TakeIn;
 use sprag_engine::plan;
 use sprag_engine::requests::{NewRequest, RequestFacts, RequestStore, RequestWrite};
 use sprag_engine::signals::{Signal, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
-    Answer, DispatchOutcome, EndOutcome, FinishOutcome, HandOff, Held, NewJob, NewStep, Pick,
-    Pulse, StaleCallback, Store, StoreError, Wish, Worked,
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, HandOff, Held, NewChild,
+    NewJob, NewStep, Pick, Pulse, StaleCallback, Store, StoreError, Tells, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, Scope, TokenStore};
 use sprag_engine::upkeep::{Delivery, Task, Upkeep};
@@ -380,12 +380,66 @@ async fn legs(stage: &Stage) {
         Ok(())
     };
     stage.survives("finish", async || stage.ended().await, finish, of_held).await;
+    family(stage).await;
 
     let cancel = async |held: &Held, _| {
         let decide = Box::new(|held: &Held, _| plan::cancel(held, None));
         cut.amend(engine, held.key.job_id, None, decide).await
     };
     stage.survives("amend", async || stage.running().await, cancel, of_held).await;
+}
+
+/// A directive that creates a child, and the end of a child that its parent is told of: several statements each.
+async fn family(stage: &Stage) {
+    let (play, cut, engine) = (&stage.play, &stage.cut, stage.engine());
+    let with_child = async || {
+        let mut held = stage.entered().await;
+        let write = play.dispatch_write(&mut held).unwrap();
+        let mut job = Stage::job("t1");
+        let mut facts = (*job.facts).clone();
+        facts.dedup_key = format!("c:{}:0:0:0:1:1", held.key.job_id);
+        job.facts = facts.into();
+        DispatchWrite { child: Some(NewChild { job, timeout_ms: Some(5) }.into()), ..write }
+    };
+    let child_of = |write: &DispatchWrite| write.child.as_ref().unwrap().job.clone();
+    let both = |parent: &JobId, child: &JobId| {
+        let waits = format!(
+            "SELECT 'waits ' || waits_until FROM attempt
+             WHERE job_id = '{parent}' AND child_id = '{child}'"
+        );
+        let of_child = of_job(child).replace(" ORDER BY 1", "");
+        let all = format!("{waits} UNION ALL {of_child} UNION ALL {}", of_job(parent));
+        // What a parent is told names the child, which is another in each scene.
+        all.replace("content, ", "")
+    };
+    let dispatch = async |write: &DispatchWrite, repeats| {
+        let write = DispatchWrite { repeats, ..write.clone() };
+        let outcomes = cut.dispatch(engine, vec![write]).await?;
+        assert!(matches!(outcomes[0], DispatchOutcome::Done { .. }), "{outcomes:?}");
+        Ok(())
+    };
+    let family = |write: &DispatchWrite| both(&write.key.job_id, &child_of(write).facts.job_id);
+    stage.survives("dispatch", with_child, dispatch, family).await;
+
+    let closing = async || {
+        let write = with_child().await;
+        play.store().dispatch(engine, vec![write.clone()]).await.unwrap();
+        let wishes = wish(&child_of(&write).steps[0].service);
+        let mut held = play.store().claim(engine, wishes).await.unwrap().remove(0);
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::NonRetryable).await;
+        (held, write.key)
+    };
+    let finish = async |(held, parent): &(Held, AttemptKey), repeats| {
+        let mut write = play.finish_write(held, false).unwrap();
+        write.tells = Some(Tells { parent: *parent, results: [].into() });
+        write.repeats = repeats;
+        let outcomes = cut.finish(engine, vec![write]).await?;
+        assert!(matches!(outcomes[0], FinishOutcome::Done { .. }), "{outcomes:?}");
+        Ok(())
+    };
+    let told = |(held, parent): &(Held, AttemptKey)| both(&parent.job_id, &held.key.job_id);
+    stage.survives("finish", closing, finish, told).await;
 }
 
 async fn workers(stage: &Stage) {
@@ -462,6 +516,19 @@ async fn workers(stage: &Stage) {
         Ok(())
     };
     stage.survives("commit_batch", opened, commit, |write| of_job(&write.key.job_id)).await;
+    let commit_with = async |write: &BatchWrite, repeats| {
+        let work = Postgres::work(&write.key.job_id.to_string(), Then::Ends);
+        let write = BatchWrite { repeats, ..write.clone() };
+        let worked = cut.commit_batch_with(engine, write, work, LIMIT).await?;
+        assert!(matches!(worked, BatchWorked::Committed { .. }), "{worked:?}");
+        Ok(())
+    };
+    let with_effect = |write: &BatchWrite| {
+        let job_id = &write.key.job_id;
+        let effect = format!("SELECT 'effect' FROM public.effect WHERE name = '{job_id}'");
+        format!("{effect} UNION ALL {}", of_job(job_id))
+    };
+    stage.survives("commit_batch_with", opened, commit_with, with_effect).await;
 }
 
 async fn signals(stage: &Stage) {

@@ -10,6 +10,7 @@ mod world;
 
 mod audit;
 mod batch;
+mod batch_out;
 mod built_in;
 mod bus;
 mod cases;

@@ -62,6 +62,8 @@ pub enum Out {
     Table,
     /// The journal, and a file below the engine's files: an expression for its path.
     File(String),
+    /// The journal, and what the service's output handler writes in the transaction of each commit.
+    Handler,
 }
 
 impl Batch {
@@ -97,6 +99,8 @@ pub struct BatchPlan {
     pub tolerated: u64,
     /// The path of the output file, if there is one.
     pub out_file: Option<Expression>,
+    /// Whether each commit brings along the work of the service's output handler.
+    pub out_handler: bool,
     /// On how many threads, if not as the service says.
     pub threads: Option<u32>,
     /// Retries of one item, if not by default.

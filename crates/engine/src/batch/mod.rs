@@ -87,6 +87,18 @@ impl ItemContext<'_> {
     }
 }
 
+/// A run of outcomes that one commit of a batch makes durable, as its output handler gets it.
+#[derive(Clone, Debug)]
+pub struct OutputRun {
+    /// Names the effect of the step, whichever attempt brings it about; that of an item has its seq behind it.
+    pub effect_key: String,
+    /// Its seqs, in order, with what came out of each.
+    pub items: Vec<output::OutputItem>,
+}
+
+/// What makes work for the transaction of a commit from what that commit puts out.
+pub(crate) type OutputHandler<W> = Arc<dyn Fn(OutputRun) -> W + Send + Sync>;
+
 type Compute = dyn Fn(Item, &ItemContext<'_>) -> Result<ItemOutcome, ItemFailure> + Send + Sync;
 
 /// What computes the items of a batch service, and on how many threads.

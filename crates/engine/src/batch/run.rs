@@ -10,11 +10,11 @@ use sprag_kernel::{Code, Refusal};
 use sprag_lanes::{Config, Control, Ending, ErrorClass, Lanes, PlanConfig};
 use tokio::runtime::Handle;
 
-use super::BatchHandler;
+use super::{BatchHandler, OutputHandler};
 use super::items::{Texts, below};
 use super::keys::{BatchPlan, ItemsPlan};
 use super::output::OutFile;
-use super::sink::{Ended, LedgerSink};
+use super::sink::{Ended, LedgerSink, Output, Refused};
 use super::store::BatchPoint;
 use crate::context::{Context, StopReason};
 use crate::crash::crash_point;
@@ -57,13 +57,16 @@ pub(crate) enum BatchEnd {
 }
 
 /// A batch about to run.
-pub(crate) struct BatchRun<S> {
+pub(crate) struct BatchRun<S: Store> {
     pub(crate) store: Arc<S>,
     pub(crate) engine: EngineNo,
     pub(crate) held: Held,
     pub(crate) directive: Directive,
     pub(crate) plan: BatchPlan,
     pub(crate) handler: BatchHandler,
+    /// What writes the ordered output beside the journal, and how long it may take.
+    pub(crate) output: Option<OutputHandler<S::Work>>,
+    pub(crate) work_limit: Duration,
     /// Where files of items and outputs are, if anywhere.
     pub(crate) files: Option<PathBuf>,
     pub(crate) context: Context,
@@ -124,7 +127,21 @@ impl<S: Store> BatchRun<S> {
             Some(Ok((file, path))) => Some((file, path.display().to_string())),
             Some(Err(error)) => return failed("OUTPUT_FILE", error.to_string(), true),
         };
-        let ended = Ended::default();
+        let (ended, refused) = (Ended::default(), Refused::default());
+        let effect = self.directive.effect_key;
+        let output = match (self.plan.out_handler, self.output) {
+            (false, _) => None,
+            (true, Some(handler)) => Some(Output {
+                handler,
+                limit: self.work_limit,
+                effect_key: effect.clone(),
+                refused: refused.clone(),
+            }),
+            (true, None) => {
+                let reason = "the output goes to a handler, and the service has none".to_owned();
+                return failed("SERVICE_MISMATCH", reason, false);
+            }
+        };
         let sink = LedgerSink {
             store: self.store,
             engine: self.engine,
@@ -135,12 +152,13 @@ impl<S: Store> BatchRun<S> {
             total: sprag_lanes::Source::total(&items),
             point,
             file,
+            output,
             ended: ended.clone(),
         };
         if let Err(error) = sink.restore_file() {
             return failed("OUTPUT_FILE", error.message, error.class.is_retryable());
         }
-        let (handler, effect) = (self.handler.clone(), self.directive.effect_key);
+        let handler = self.handler.clone();
         let compute = move |text: &String, context: &sprag_lanes::Context<'_>| {
             handler.compute(text, &effect, context)
         };
@@ -150,6 +168,9 @@ impl<S: Store> BatchRun<S> {
             Ok(report) => over(report.summary.ending, report.sink),
             Err(failure) => broken(&failure),
         };
+        if let Some(failure) = refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return failed(&failure.code, failure.message, failure.retryable);
+        }
         // Whatever else is found: a message that is stored is the end.
         let stored = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         stored.map_or(end, |(held, output)| BatchEnd::Stored { held: Box::new(held), output })

@@ -2,6 +2,7 @@
 //! that ends the attempt. The commit lane waits for the store, so that lanes never run ahead of what is
 //! durable by more than their windows.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,13 +13,16 @@ use sprag_kernel::decide::callback::Report;
 use sprag_lanes::{Batch, Control, Sink, SinkError};
 use tokio::runtime::Handle;
 
-use super::journal;
-use super::output::OutFile;
-use super::store::{BatchOutcome, BatchPoint, BatchWrite};
+use super::journal::{self, SeqOutcome};
+use super::output::{OutFile, OutputItem};
+use super::store::{BatchPoint, BatchWorked, BatchWrite};
+use super::{OutputHandler, OutputRun};
 use crate::crash::crash_point;
+use crate::directive::Failure;
 use crate::ids::EngineNo;
 use crate::plan;
-use crate::store::{AttemptError, EndWrite, Held, Store, StoreError};
+use crate::store::{Answer, AttemptError, EndWrite, Held, Store, StoreError};
+use crate::worker::panicked;
 
 /// How long a store that was away is left alone.
 const AWAY: Duration = Duration::from_millis(200);
@@ -28,8 +32,19 @@ const LAST_TRIES: u32 = 50;
 /// The attempt and its output, once the message that ends it is stored.
 pub(super) type Ended = Arc<Mutex<Option<(Held, Option<String>)>>>;
 
+/// Where the failure of an output handler is left.
+pub(super) type Refused = Arc<Mutex<Option<Failure>>>;
+
+/// The output handler of a batch, and how long its work may take.
+pub(super) struct Output<W> {
+    pub(super) handler: OutputHandler<W>,
+    pub(super) limit: Duration,
+    pub(super) effect_key: String,
+    pub(super) refused: Refused,
+}
+
 /// Commits what comes out of the lanes.
-pub(super) struct LedgerSink<S> {
+pub(super) struct LedgerSink<S: Store> {
     pub(super) store: Arc<S>,
     pub(super) engine: EngineNo,
     pub(super) runtime: Handle,
@@ -40,6 +55,7 @@ pub(super) struct LedgerSink<S> {
     pub(super) point: BatchPoint,
     /// The file, and what the output says of it.
     pub(super) file: Option<(OutFile, String)>,
+    pub(super) output: Option<Output<S::Work>>,
     pub(super) ended: Ended,
 }
 
@@ -106,13 +122,21 @@ impl<S: Store> LedgerSink<S> {
     fn put(&mut self, mut write: BatchWrite) -> Result<BatchWrite, SinkError> {
         let mut tries = 0;
         loop {
-            let commit = self.store.commit_batch(self.engine, write.clone());
-            match self.runtime.block_on(commit) {
-                Ok(BatchOutcome::Committed { cancelling }) => {
+            match self.commit_once(&write) {
+                Ok(BatchWorked::Committed { cancelling }) => {
                     self.committed(&write, cancelling);
                     return Ok(write);
                 }
-                Ok(BatchOutcome::Stale) => {
+                Ok(BatchWorked::Failed(failure)) => {
+                    let error = SinkError::permanent(&failure.message);
+                    if let Some(output) = &self.output {
+                        let mut refused =
+                            output.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                        *refused = Some(failure);
+                    }
+                    return Err(error);
+                }
+                Ok(BatchWorked::Stale) => {
                     return Err(SinkError::superseded(
                         "the attempt is over, or another has the batch",
                     ));
@@ -132,6 +156,32 @@ impl<S: Store> LedgerSink<S> {
                 }
             }
         }
+    }
+
+    /// With the work of the output handler, if there is one and something for it to write.
+    fn commit_once(&self, write: &BatchWrite) -> Answer<BatchWorked> {
+        let (engine, write) = (self.engine, write.clone());
+        let Some((output, row)) = self.output.as_ref().zip(write.journal.as_ref()) else {
+            let committed = self.runtime.block_on(self.store.commit_batch(engine, write));
+            return committed.map(BatchWorked::from);
+        };
+        let seqs = journal::seqs(row).expect("a row that was just made is whole");
+        let item = |(seq, outcome, output): (u64, SeqOutcome, Option<&str>)| OutputItem {
+            seq,
+            outcome,
+            output: output.map(ToOwned::to_owned),
+        };
+        let items = seqs.into_iter().map(item).collect();
+        let run = OutputRun { effect_key: output.effect_key.clone(), items };
+        let made = catch_unwind(AssertUnwindSafe(|| (output.handler)(run)));
+        let work = match made {
+            Ok(work) => work,
+            Err(panic) => {
+                return Ok(BatchWorked::Failed(panicked("HANDLER_PANIC", panic.as_ref())));
+            }
+        };
+        let commit = self.store.commit_batch_with(engine, write, work, output.limit);
+        self.runtime.block_on(commit)
     }
 
     fn committed(&mut self, write: &BatchWrite, cancelling: bool) {
@@ -170,8 +220,11 @@ impl<S: Store> LedgerSink<S> {
                 message: format!("{} items were cancelled with their job", counts.cancel),
             }),
         };
-        let out =
-            self.file.as_ref().map_or_else(|| json!("table"), |(_, path)| json!({"file": path}));
+        let out = match (&self.file, &self.output) {
+            (Some((_, path)), _) => json!({"file": path}),
+            (None, Some(_)) => json!("handler"),
+            (None, None) => json!("table"),
+        };
         let output = json!({
             "success": counts.success, "skip": counts.skip, "fail": counts.fail,
             "cancel": counts.cancel, "first_failed": to.first_failed, "out": out,

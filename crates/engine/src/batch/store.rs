@@ -9,8 +9,9 @@ use std::future::Future;
 use serde::Serialize;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
-use sprag_lanes::Resume;
+use sprag_lanes::{Counts, Resume};
 
+use crate::directive::Failure;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::store::{Answer, EndWrite};
 
@@ -94,6 +95,29 @@ pub enum BatchOutcome {
     Stale,
 }
 
+/// What became of a commit that brought work along.
+#[derive(Clone, Debug)]
+pub enum BatchWorked {
+    /// All of it is durable, the work included.
+    Committed {
+        /// Whether the job is being cancelled, so that the batch should end.
+        cancelling: bool,
+    },
+    /// The cursor or the fence is another, or the attempt is over; the work did not run.
+    Stale,
+    /// The work failed, panicked or took too long; nothing was written.
+    Failed(Failure),
+}
+
+impl From<BatchOutcome> for BatchWorked {
+    fn from(outcome: BatchOutcome) -> Self {
+        match outcome {
+            BatchOutcome::Committed { cancelling } => Self::Committed { cancelling },
+            BatchOutcome::Stale => Self::Stale,
+        }
+    }
+}
+
 /// A batch as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchView {
@@ -109,6 +133,21 @@ pub struct BatchView {
     pub lease_id: LeaseId,
     /// When it last moved.
     pub updated_at: Millis,
+}
+
+/// How far a batch is that an attempt has taken up last, as it is told beside that attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchProgress {
+    /// The first seq that is not committed.
+    pub cursor: u64,
+    /// How many items there are, if that is known.
+    pub total: Option<u64>,
+    /// What is committed amounts to this.
+    pub counts: Counts,
+    /// Commits so far: rows of its journal.
+    pub commits: u64,
+    /// When it last moved.
+    pub moved_at: Millis,
 }
 
 /// The books of batch steps.

@@ -169,10 +169,12 @@ impl Builder<'_> {
         };
         let out_file = match &batch.out {
             Some(Out::File(path)) => Some(self.expression(path, "batch.out.file", around)?),
-            Some(Out::Table) | None => None,
+            Some(Out::Table | Out::Handler) | None => None,
         };
+        let out_handler = batch.out == Some(Out::Handler);
         let tolerated = batch.on_failure.unwrap_or_default().tolerated();
-        Ok(BatchPlan { items, tolerated, out_file, threads: batch.threads, retries: batch.retries })
+        let (threads, retries) = (batch.threads, batch.retries);
+        Ok(BatchPlan { items, tolerated, out_file, out_handler, threads, retries })
     }
 
     fn fan_out(&mut self, step: &Step, around: &Around<'_>) -> Result<Ends, Refusal> {

@@ -9,8 +9,10 @@ use sprag_kernel::decide::rows::EndingKind;
 
 use super::reconcile::Reconciling;
 use super::{Doer, Done, Ending, Finishing, Heart, Op, Running, control};
+use crate::batch::keys::BatchPlan;
 use crate::batch::run::{BatchEnd, BatchRun};
 use crate::batch::store::BatchView;
+use crate::batch::{BatchHandler, OutputHandler};
 use crate::command;
 use crate::directive::{Directive, Failure};
 use crate::engine::Pinned;
@@ -44,7 +46,14 @@ impl<S: Store> Heart<S> {
                     Op::Returned { key, result }
                 })
             }
-            (_, Doer::Exec) => {
+            (Some(plan), Doer::Exec) => {
+                let Kind::Exec(exec) = &pinned.graph.node(key.step_index).kind else {
+                    unreachable!("only exec steps have this service")
+                };
+                let handler = command::for_items(exec.clone());
+                self.on_lanes(held, directive(), (plan, handler, None), context)
+            }
+            (None, Doer::Exec) => {
                 let (pinned, directive) = (pinned.clone(), directive());
                 beside(key, move || {
                     let Kind::Exec(exec) = &pinned.graph.node(key.step_index).kind else {
@@ -67,17 +76,37 @@ impl<S: Store> Heart<S> {
                     Op::Returned { key, result: runner.run(directive, context).await }
                 })
             }
-            (Some(plan), Doer::Batch(handler)) => {
-                let (engine, held, files) = (self.engine, held.clone(), self.config.files.clone());
-                let directive = directive();
-                let run =
-                    BatchRun { store, engine, held, directive, plan, handler, files, context };
-                Box::pin(async move { Op::Batched { key, end: run.run().await } })
+            (Some(plan), Doer::Batch(handler, output)) => {
+                self.on_lanes(held, directive(), (plan, handler, output), context)
             }
             (_, Doer::Bus(_)) => unreachable!("a directive for a bus goes through the outbox"),
             (Some(_), Doer::Handler(_)) => mismatch(key, "the step is a batch, its service is not"),
-            (None, Doer::Batch(_)) => mismatch(key, "the service is of batches, the step is none"),
+            (None, Doer::Batch(..)) => mismatch(key, "the service is of batches, the step is none"),
         }
+    }
+
+    /// A batch, about to begin.
+    fn on_lanes(
+        &self,
+        held: &Held,
+        directive: Directive,
+        (plan, handler, output): (BatchPlan, BatchHandler, Option<OutputHandler<S::Work>>),
+        context: Context,
+    ) -> Answering<S::Work> {
+        let key = held.key;
+        let run = BatchRun {
+            store: self.store.clone(),
+            engine: self.engine,
+            held: held.clone(),
+            directive,
+            plan,
+            handler,
+            output,
+            work_limit: self.config.work_limit,
+            files: self.config.files.clone(),
+            context,
+        };
+        Box::pin(async move { Op::Batched { key, end: run.run().await } })
     }
 
     /// A batch has ended, one way or the other.

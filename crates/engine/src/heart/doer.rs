@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::control;
-use crate::batch::BatchHandler;
+use crate::batch::{BatchHandler, OutputHandler};
 use crate::bus::{Bus, MAX_PUBLISHING};
 use crate::outbound::{CALLS, Caller};
 use crate::worker::Runner;
@@ -25,8 +25,13 @@ impl<W> Service<W> {
         Self { doer: Doer::Control, free: control::SLOTS.cast_signed() }
     }
 
-    pub(crate) fn of_batches(handler: BatchHandler, slots: usize) -> Self {
-        Self { doer: Doer::Batch(handler), free: isize::try_from(slots).unwrap_or(isize::MAX) }
+    pub(crate) fn of_batches(
+        handler: BatchHandler,
+        output: Option<OutputHandler<W>>,
+        slots: usize,
+    ) -> Self {
+        let free = isize::try_from(slots).unwrap_or(isize::MAX);
+        Self { doer: Doer::Batch(handler, output), free }
     }
 
     pub(crate) fn commands(slots: usize) -> Self {
@@ -46,8 +51,8 @@ impl<W> Service<W> {
 pub(super) enum Doer<W> {
     /// A handler in this process.
     Handler(Runner<W>),
-    /// A handler in this process, item by item.
-    Batch(BatchHandler),
+    /// A handler in this process, item by item, and one for what comes out.
+    Batch(BatchHandler, Option<OutputHandler<W>>),
     /// Workers behind a bus.
     Bus(Arc<dyn Bus>),
     /// The engine itself.
@@ -63,7 +68,7 @@ impl<W> Clone for Doer<W> {
     fn clone(&self) -> Self {
         match self {
             Self::Handler(runner) => Self::Handler(runner.clone()),
-            Self::Batch(handler) => Self::Batch(handler.clone()),
+            Self::Batch(handler, output) => Self::Batch(handler.clone(), output.clone()),
             Self::Bus(bus) => Self::Bus(bus.clone()),
             Self::Control => Self::Control,
             Self::Exec => Self::Exec,

@@ -165,7 +165,7 @@ impl<S: Store> Heart<S> {
         match self.services.get(&self.service_of(held)).map(|service| &service.doer) {
             Some(Doer::Bus(_)) => HandOff::Outbox,
             Some(
-                Doer::Handler(_) | Doer::Batch(_) | Doer::Control | Doer::Exec | Doer::Http(_),
+                Doer::Handler(_) | Doer::Batch(..) | Doer::Control | Doer::Exec | Doer::Http(_),
             )
             | None => HandOff::InProcess,
         }

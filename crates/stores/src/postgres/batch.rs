@@ -1,9 +1,13 @@
 //! Batch steps: taken up, committed run by run, and read.
 
+use std::time::Duration;
+
 use sprag_engine::batch::store::{
-    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+    BatchOutcome, BatchPlace, BatchPoint, BatchProgress, BatchView, BatchWorked, BatchWrite,
+    Batches, JournalRow,
 };
-use sprag_engine::ids::{AttemptKey, EngineNo};
+use sprag_engine::crash::crash_point;
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{Answer, EndOutcome, ending_code};
 use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::LeaseId;
@@ -11,11 +15,14 @@ use sprag_lanes::{Counts, Resume};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::failure::failed;
 use super::legs::attempts_now;
-use super::pools::Pools;
-use super::rows::{get, time, unsigned, unsigned_long};
+use super::pools::{Pools, begin, commit as commit_transaction};
+use super::rows::{get, key, time, unsigned, unsigned_long};
 use super::slice::{code, signed};
-use crate::repeat;
+use super::submit::Runner;
+use super::work::{Fault, PostgresWork, prepare, rolled_back, run};
+use crate::{MAX_BATCHES, repeat};
 
 impl Batches for PostgresStore {
     async fn open_batch(
@@ -91,24 +98,60 @@ async fn open(
 }
 
 async fn commit(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answer<BatchOutcome> {
-    let rows = run_commit(pools, engine, write).await?;
-    if let Some(row) = rows.first() {
-        return Ok(BatchOutcome::Committed { cancelling: get(row, 0)? });
+    let rows = run_commit(Runner::Alone(pools), engine, write).await?;
+    match rows.first() {
+        Some(row) => Ok(BatchOutcome::Committed { cancelling: get(row, 0)? }),
+        None => repeated(pools, engine, write).await,
     }
+}
+
+/// Commits with work behind it, in one transaction. A lost race is repeated by the caller, like a lost answer.
+pub(super) async fn commit_with(
+    pools: &Pools,
+    engine: EngineNo,
+    write: &BatchWrite,
+    (work, limit): (&PostgresWork, Duration),
+) -> Answer<BatchWorked> {
+    let mut client = pools.work().await?;
+    let tx = begin(&mut client).await?;
+    let rows = run_commit(Runner::Within(&tx, pools.test_now()), engine, write).await?;
+    let Some(row) = rows.first() else {
+        drop(tx);
+        drop(client);
+        return repeated(pools, engine, write).await.map(BatchWorked::from);
+    };
+    let cancelling = get(row, 0)?;
+    prepare(&tx, limit).await.map_err(|error| failed(&error))?;
+    match run(work, &tx, limit).await {
+        Ok(()) => {
+            crash_point("postgres.commit_batch.after_work");
+            commit_transaction(tx).await.map_err(|error| failed(&error))?;
+            Ok(BatchWorked::Committed { cancelling })
+        }
+        Err(Fault::Lost(error)) => Err(failed(&error)),
+        Err(Fault::Failed(failure)) => Ok(BatchWorked::Failed(failure)),
+        Err(Fault::Ended) => {
+            drop(tx);
+            drop(client);
+            let is_committed = is_committed(pools, write).await?;
+            let committed = is_committed.then_some(BatchWorked::Committed { cancelling });
+            Ok(committed.unwrap_or_else(|| BatchWorked::Failed(rolled_back())))
+        }
+    }
+}
+
+/// The guard did not hold: perhaps because this very write is committed already, its outcome lost.
+async fn repeated(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answer<BatchOutcome> {
     pools.expect_alive(engine).await?;
-    if !is_repeated(pools, write).await? {
+    if !write.repeats || !is_committed(pools, write).await? {
         return Ok(BatchOutcome::Stale);
     }
     // Whether the job is being cancelled is told with the next commit.
     Ok(BatchOutcome::Committed { cancelling: false })
 }
 
-/// Whether this very write is committed already, its outcome lost: the cursor is behind it, and only this
-/// attempt could have moved it there.
-async fn is_repeated(pools: &Pools, write: &BatchWrite) -> Answer<bool> {
-    if !write.repeats {
-        return Ok(false);
-    }
+/// Whether this very write stands: the cursor is behind it, and only this attempt could have moved it there.
+async fn is_committed(pools: &Pools, write: &BatchWrite) -> Answer<bool> {
     if let Some(end) = &write.end {
         let now = attempts_now(pools, [&write.key].into_iter()).await?;
         let now = now.get(&write.key).copied();
@@ -118,7 +161,7 @@ async fn is_repeated(pools: &Pools, write: &BatchWrite) -> Answer<bool> {
     Ok(now.is_some_and(|now| repeat::batched(&now, write)))
 }
 
-async fn run_commit(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answer<Vec<Row>> {
+async fn run_commit(runner: Runner<'_>, engine: EngineNo, write: &BatchWrite) -> Answer<Vec<Row>> {
     let (key, to, end) = (&write.key, &write.to, write.end.as_ref());
     let (counts, row) = (to.resume.counts, write.journal.as_ref());
     let error = end.and_then(|end| end.error.as_ref());
@@ -126,12 +169,12 @@ async fn run_commit(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answ
         i16::try_from(ending_code(end.ending.kind)).expect("codes of endings are below 100")
     });
     let content = end.and_then(|end| end.ending.content.as_ref());
-    pools
+    runner
         .run(
             include_str!("../../sql/postgres/commit_batch.sql"),
             &[
                 &engine.0,
-                &pools.test_now(),
+                &runner.test_now(),
                 &key.job_id.uuid(),
                 &signed(key.step_index),
                 &key.branch.cast_signed(),
@@ -185,6 +228,34 @@ async fn batch(pools: &Pools, place: BatchPlace) -> Answer<Option<BatchView>> {
         })
     };
     rows.first().map(view).transpose()
+}
+
+/// How far the batches of a job are, each with the attempt that has it; not more than can be told.
+pub(super) async fn progress(
+    pools: &Pools,
+    job_id: JobId,
+) -> Answer<Vec<(AttemptKey, BatchProgress)>> {
+    let sql = "SELECT job_id, step_index, branch, turn, attempt_no, cursor, total, success, skip, fail,
+            cancel, updated_at, (SELECT count(*) FROM sprag.batch_journal n WHERE n.job_id = b.job_id
+                AND n.step_index = b.step_index AND n.branch = b.branch AND n.turn = b.turn)
+        FROM sprag.batch b WHERE job_id = $1 ORDER BY step_index, branch, turn LIMIT $2";
+    let rows = pools.read(sql, &[&job_id.uuid(), &MAX_BATCHES]).await?;
+    let progress = |row: &Row| {
+        let batch = BatchProgress {
+            cursor: unsigned_long(row, 5)?,
+            total: time(row, 6)?,
+            counts: Counts {
+                success: unsigned_long(row, 7)?,
+                skip: unsigned_long(row, 8)?,
+                fail: unsigned_long(row, 9)?,
+                cancel: unsigned_long(row, 10)?,
+            },
+            commits: unsigned_long(row, 12)?,
+            moved_at: unsigned_long(row, 11)?,
+        };
+        Ok((key(row)?, batch))
+    };
+    rows.iter().map(progress).collect()
 }
 
 async fn journal(

@@ -39,6 +39,7 @@ mod worker;
 
 use std::time::Duration;
 
+use sprag_engine::batch::store::{BatchWorked, BatchWrite};
 use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
@@ -208,6 +209,16 @@ impl Store for PostgresStore {
         limit: Duration,
     ) -> Answer<Worked> {
         work::end_with(&self.pools, engine, &write, (&work, limit)).await
+    }
+
+    async fn commit_batch_with(
+        &self,
+        engine: EngineNo,
+        write: BatchWrite,
+        work: PostgresWork,
+        limit: Duration,
+    ) -> Answer<BatchWorked> {
+        batch::commit_with(&self.pools, engine, &write, (&work, limit)).await
     }
 
     async fn pulse(&self, engine: EngineNo, pulses: Vec<Pulse>) -> Answer<()> {

@@ -98,6 +98,11 @@ pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<Attempt
             view.line = Some(super::gates::gate(pools, gate).await?);
         }
     }
+    for (key, batch) in super::batch::progress(pools, job_id).await? {
+        if let Some(view) = views.iter_mut().find(|view| view.key == key) {
+            view.batch = Some(batch);
+        }
+    }
     Ok(views)
 }
 
@@ -128,6 +133,7 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         countdown: get::<i32>(row, HELD_WIDTH + 12)?.cast_unsigned(),
         served_at: time(row, HELD_WIDTH + 13)?,
         waits_for: get(row, HELD_WIDTH + 14)?,
+        batch: None,
         child: get::<Option<Uuid>>(row, HELD_WIDTH + 18)?.map(JobId::from),
     })
 }

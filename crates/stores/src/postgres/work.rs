@@ -140,18 +140,23 @@ async fn enter(
     let columns = EndColumns::of(pools, engine, &[(0, write)]);
     let Some(row) = tx.query_opt(&end, &columns.params()).await? else { return Ok(Entry::Refused) };
     let version = row.try_get::<_, i64>(1)?.cast_unsigned();
+    prepare(tx, limit).await?;
+    Ok(Entry::Entered { version })
+}
+
+/// Limits what comes from here on, and sets the savepoint that tells how it went.
+pub(super) async fn prepare(tx: &Transaction<'_>, limit: Duration) -> Result<(), Error> {
     // Idle for twice the limit: the work may rest as long as it may run, and then we are still to commit.
     let (statement, idle) = (limit.as_millis().max(1), limit.as_millis().max(1) * 2);
     let settings = format!(
         "SET LOCAL statement_timeout = {statement}; \
          SET LOCAL idle_in_transaction_session_timeout = {idle}; SAVEPOINT sprag_work"
     );
-    tx.batch_execute(&settings).await?;
-    Ok(Entry::Entered { version })
+    tx.batch_execute(&settings).await
 }
 
 /// Why the work is not to be committed.
-enum Fault {
+pub(super) enum Fault {
     /// It lost a race, or the connection is gone: the outcome is not its own.
     Lost(Error),
     /// It failed.
@@ -160,7 +165,12 @@ enum Fault {
     Ended,
 }
 
-async fn run(work: &PostgresWork, tx: &Transaction<'_>, limit: Duration) -> Result<(), Fault> {
+/// Runs work behind what is written already.
+pub(super) async fn run(
+    work: &PostgresWork,
+    tx: &Transaction<'_>,
+    limit: Duration,
+) -> Result<(), Fault> {
     let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (work.0)(tx)));
     let answer = match started {
         Ok(answer) => answer,
@@ -218,11 +228,13 @@ fn classified(error: WorkError, limit: Duration) -> Fault {
 async fn ended_itself(pools: &Pools, write: &EndWrite) -> Answer<Worked> {
     match told(pools, write).await? {
         entered @ EndOutcome::Entered { .. } => Ok(entered.into()),
-        EndOutcome::Stale => {
-            let message = "the work has ended the transaction it was run in";
-            Ok(Worked::Failed(Failure::fatal("WORK_FAILED", message)))
-        }
+        EndOutcome::Stale => Ok(Worked::Failed(rolled_back())),
     }
+}
+
+/// What is said of work that has rolled back what it was to be committed with.
+pub(super) fn rolled_back() -> Failure {
+    Failure::fatal("WORK_FAILED", "the work has ended the transaction it was run in")
 }
 
 fn too_late(limit: Duration) -> Failure {

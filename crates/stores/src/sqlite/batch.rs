@@ -1,11 +1,14 @@
 //! Batch steps: taken up, committed run by run, and read.
 
+use std::time::Duration;
+
 use rusqlite::{Row, params};
 use sprag_engine::batch::store::{
-    BatchOutcome, BatchPlace, BatchPoint, BatchView, BatchWrite, Batches, JournalRow,
+    BatchOutcome, BatchPlace, BatchPoint, BatchProgress, BatchView, BatchWorked, BatchWrite,
+    Batches, JournalRow,
 };
 use sprag_engine::crash::crash_point;
-use sprag_engine::ids::{AttemptKey, EngineNo};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{Answer, EndOutcome, ending_code};
 use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::LeaseId;
@@ -15,9 +18,10 @@ use sprag_lanes::{Counts, Resume};
 use super::SqliteStore;
 use super::engines::expect_alive;
 use super::legs::{attempt_now, job_state};
-use super::rows::failed;
+use super::rows::{failed, key};
+use super::work::{Done, SqliteWork, ended_itself, within};
 use super::writer::Tx;
-use crate::repeat;
+use crate::{MAX_BATCHES, repeat};
 
 impl Batches for SqliteStore {
     async fn open_batch(
@@ -85,23 +89,49 @@ fn open(
 
 fn commit(tx: &Tx<'_>, engine: EngineNo, write: &BatchWrite) -> Answer<BatchOutcome> {
     expect_alive(tx, engine)?;
+    if is_written(tx, engine, write)? || (write.repeats && is_committed(tx, write)?) {
+        return committed(tx, write);
+    }
+    Ok(BatchOutcome::Stale)
+}
+
+/// Commits, and runs work behind it.
+pub(super) fn commit_with(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    write: &BatchWrite,
+    (work, limit): (&SqliteWork, Duration),
+) -> Answer<BatchWorked> {
+    expect_alive(tx, engine)?;
+    // A repeat is recognised before anything is written: then the work is committed, too.
+    if write.repeats && is_committed(tx, write)? {
+        return committed(tx, write).map(BatchWorked::from);
+    }
+    if !is_written(tx, engine, write)? {
+        return Ok(BatchWorked::Stale);
+    }
+    match within(tx, work, limit)? {
+        Done::Badly(failure) => Ok(BatchWorked::Failed(failure)),
+        Done::Ended if !is_committed(tx, write)? => Ok(BatchWorked::Failed(ended_itself())),
+        Done::Well | Done::Ended => committed(tx, write).map(BatchWorked::from),
+    }
+}
+
+/// Runs the statement; says whether its guard held.
+fn is_written(tx: &Tx<'_>, engine: EngineNo, write: &BatchWrite) -> Answer<bool> {
     let before = tx.connection.total_changes();
     insert_batch_op(tx, engine, write)?;
     crash_point("commit_batch.after_statement");
-    let is_done = tx.connection.total_changes() != before || is_repeated(tx, write)?;
-    if !is_done {
-        return Ok(BatchOutcome::Stale);
-    }
+    Ok(tx.connection.total_changes() != before)
+}
+
+fn committed(tx: &Tx<'_>, write: &BatchWrite) -> Answer<BatchOutcome> {
     let cancelling = job_state(tx, write.key.job_id)? == Some(JobState::Cancelling);
     Ok(BatchOutcome::Committed { cancelling })
 }
 
-/// Whether this very write is committed already, its outcome lost: the cursor is behind it, and only this
-/// attempt could have moved it there.
-fn is_repeated(tx: &Tx<'_>, write: &BatchWrite) -> Answer<bool> {
-    if !write.repeats {
-        return Ok(false);
-    }
+/// Whether this very write stands: the cursor is behind it, and only this attempt could have moved it there.
+fn is_committed(tx: &Tx<'_>, write: &BatchWrite) -> Answer<bool> {
     if let Some(end) = &write.end {
         return Ok(repeat::ended(attempt_now(tx, &write.key)?, end) != EndOutcome::Stale);
     }
@@ -166,6 +196,32 @@ fn batch(tx: &Tx<'_>, place: BatchPlace) -> Answer<Option<BatchView>> {
             updated_at: row.get(12)?,
             opened: row.get(13)?,
         })
+    })
+}
+
+/// How far the batches of a job are, each with the attempt that has it; not more than can be told.
+pub(super) fn progress(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<(AttemptKey, BatchProgress)>> {
+    let sql =
+        "SELECT job_id, step_index, branch, turn, attempt_no, cursor, total, success, skip, fail,
+            cancel, updated_at, (SELECT count(*) FROM batch_journal n WHERE n.job_id = b.job_id
+                AND n.step_index = b.step_index AND n.branch = b.branch AND n.turn = b.turn)
+        FROM batch b WHERE job_id = ?1 ORDER BY step_index, branch, turn LIMIT ?2";
+    tx.all(sql, params![job_id.as_bytes(), MAX_BATCHES], |row| {
+        let progress = || -> rusqlite::Result<BatchProgress> {
+            Ok(BatchProgress {
+                cursor: row.get(5)?,
+                total: row.get(6)?,
+                counts: Counts {
+                    success: row.get(7)?,
+                    skip: row.get(8)?,
+                    fail: row.get(9)?,
+                    cancel: row.get(10)?,
+                },
+                commits: row.get(12)?,
+                moved_at: row.get(11)?,
+            })
+        };
+        Ok((key(row)?, progress().map_err(|error| failed(&error))?))
     })
 }
 

@@ -33,6 +33,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
+use sprag_engine::batch::store::{BatchWorked, BatchWrite};
 use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
@@ -280,6 +281,19 @@ impl Store for SqliteStore {
     ) -> Answer<Worked> {
         let keeps = |worked: &Worked| !matches!(worked, Worked::Failed(_));
         let call = move |tx: &writer::Tx<'_>| work::end_with(tx, engine, &write, (&work, limit));
+        self.writer.work(call, keeps).await
+    }
+
+    async fn commit_batch_with(
+        &self,
+        engine: EngineNo,
+        write: BatchWrite,
+        work: SqliteWork,
+        limit: Duration,
+    ) -> Answer<BatchWorked> {
+        let keeps = |worked: &BatchWorked| !matches!(worked, BatchWorked::Failed(_));
+        let call =
+            move |tx: &writer::Tx<'_>| batch::commit_with(tx, engine, &write, (&work, limit));
         self.writer.work(call, keeps).await
     }
 

@@ -117,6 +117,7 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
                 countdown: row.get(HELD_WIDTH + 12)?,
                 served_at: row.get(HELD_WIDTH + 13)?,
                 waits_for: row.get(HELD_WIDTH + 14)?,
+                batch: None,
                 child: row.get::<_, Option<[u8; 16]>>(HELD_WIDTH + 18)?.map(JobId::from_bytes),
             })
         };
@@ -125,6 +126,11 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
     for view in views.iter_mut().filter(|view| view.is_in_line).take(MAX_LINES) {
         if let Some((gate, _)) = &view.gate {
             view.line = Some(super::gates::gate(tx, gate)?);
+        }
+    }
+    for (key, batch) in super::batch::progress(tx, job_id)? {
+        if let Some(view) = views.iter_mut().find(|view| view.key == key) {
+            view.batch = Some(batch);
         }
     }
     Ok(views)

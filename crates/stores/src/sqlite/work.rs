@@ -95,27 +95,44 @@ pub(super) fn end_with(
     if outcome == EndOutcome::Stale {
         return Ok(Worked::Stale);
     }
+    match within(tx, work, limit)? {
+        Done::Well => Ok(outcome.into()),
+        Done::Badly(failure) => Ok(Worked::Failed(failure)),
+        Done::Ended => match repeat::ended(attempt_now(tx, &write.key)?, write) {
+            entered @ EndOutcome::Entered { .. } => Ok(entered.into()),
+            EndOutcome::Stale => Ok(Worked::Failed(ended_itself())),
+        },
+    }
+}
+
+/// How work has gone.
+pub(super) enum Done {
+    /// It is done.
+    Well,
+    /// It failed, and nothing of it may stand.
+    Badly(Failure),
+    /// It has ended the transaction, one way or the other; the rows tell which.
+    Ended,
+}
+
+/// Runs work behind what is written already.
+pub(super) fn within(tx: &Tx<'_>, work: &SqliteWork, limit: Duration) -> Answer<Done> {
     let sql = |text| tx.connection.execute_batch(text);
     sql("SAVEPOINT work").map_err(|error| failed(&error))?;
     let (result, is_late) = tx.limited(limit, || run(work, tx.connection));
     crash_point("work.after_closure");
-    if is_late {
-        return Ok(Worked::Failed(too_late(limit)));
-    }
-    if let Err(failure) = result {
-        return Ok(Worked::Failed(failure));
-    }
-    if sql("RELEASE work").is_ok() {
-        return Ok(outcome.into());
-    }
-    // The work has ended the transaction, one way or the other; the row tells which.
-    match repeat::ended(attempt_now(tx, &write.key)?, write) {
-        entered @ EndOutcome::Entered { .. } => Ok(entered.into()),
-        EndOutcome::Stale => Ok(Worked::Failed(Failure::fatal("WORK_FAILED", ENDED))),
-    }
+    Ok(match result {
+        _ if is_late => Done::Badly(too_late(limit)),
+        Err(failure) => Done::Badly(failure),
+        Ok(()) if sql("RELEASE work").is_ok() => Done::Well,
+        Ok(()) => Done::Ended,
+    })
 }
 
-const ENDED: &str = "the work has ended the transaction it was run in";
+/// What is said of work that has rolled back what it was to be committed with.
+pub(super) fn ended_itself() -> Failure {
+    Failure::fatal("WORK_FAILED", "the work has ended the transaction it was run in")
+}
 
 fn run(work: &SqliteWork, connection: &Connection) -> Result<(), Failure> {
     match catch_unwind(AssertUnwindSafe(|| (work.0)(connection))) {
