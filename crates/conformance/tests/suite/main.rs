@@ -36,6 +36,7 @@ mod readers;
 mod requests;
 mod schema;
 mod signals;
+mod slots;
 mod submit;
 mod timers;
 mod tls;

@@ -208,15 +208,18 @@ impl Graph {
         let is_in_cycle =
             matches!(node.kind, Kind::Loop(_)) || self.scope_of(held.key.step_index).in_cycle;
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
-        let names = [node.when.as_ref(), node.expression()];
-        let steps = names.into_iter().flatten().flat_map(|expression| &expression.names().steps);
+        let expressions: Vec<&Expression> =
+            [node.when.as_ref(), node.expression()].into_iter().flatten().collect();
+        let steps = expressions.iter().flat_map(|expression| &expression.names().steps);
+        // A payload may be large, and each branch of a fan-out comes by here.
+        let wants_input = expressions.iter().any(|e| e.names().variables.contains("input"));
         let output = |name: &String| {
             let index = self.publisher(node, name)?;
             let found = held.inputs.iter().find(|(seen, _)| *seen == index);
             Some((name.clone(), found.map_or(Value::Null, |(_, text)| json(text))))
         };
         Sight {
-            input: json(&held.facts.payload),
+            input: if wants_input { json(&held.facts.payload) } else { Value::Null },
             tenant: Some(held.facts.tenant_id.clone()),
             steps: steps.filter_map(output).collect(),
             item: held.item.as_deref().map(json),

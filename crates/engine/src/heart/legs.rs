@@ -14,6 +14,7 @@ use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::Failure;
 use crate::engine::Pinned;
+use crate::graph::Kind;
 use crate::graph::duties::End;
 use crate::ids::AttemptKey;
 use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
@@ -41,6 +42,28 @@ impl Finishing {
             facts: &self.held.facts,
         }
     }
+}
+
+/// Steps 1 to 3 of a message, as they are planned: at once, or beside the heart.
+enum Planned {
+    Here(Box<FinishWrite>),
+    Beside(Arc<Pinned>, Box<Finishing>),
+}
+
+/// Whether an end opens branches: each has an item, and perhaps a key that is evaluated, and there may be many.
+fn is_opener(held: &Held, pinned: &Pinned) -> bool {
+    matches!(pinned.graph.node(held.key.step_index).kind, Kind::Fan(_))
+}
+
+/// Steps 1 to 3 of a message of a graph.
+fn in_graph(finishing: &Finishing, pinned: &Pinned) -> FinishWrite {
+    let (held, end) = (&finishing.held, finishing.end());
+    let policy = &pinned.policies[held.key.step_index as usize];
+    let duties = pinned.graph.duties(&end, &pinned.steps);
+    let is_tolerated = pinned.graph.scope_of(end.place.step_index).tolerates;
+    let planned =
+        duties.and_then(|duties| plan::finish_in_graph(held, policy, (duties, is_tolerated)));
+    planned.expect("a message that has entered can be finished")
 }
 
 impl<S: Store> Heart<S> {
@@ -376,17 +399,38 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn finish(&mut self) {
         let Some(mut group) = self.finishes.next_group() else { return };
-        let mut writes = Vec::with_capacity(group.len());
+        let mut planned = Vec::with_capacity(group.len());
         for finishing in &mut group {
-            let write = self.finish_write(finishing);
             let pinned = self.pinned(&finishing.held);
             let parent = finishing.held.facts.parent();
             let tells = parent.map(|(parent, _)| Tells { parent, results: pinned.results.clone() });
             let tasks = self.tasks(&pinned);
-            writes.push(FinishWrite { repeats: finishing.repeats, tasks, tells, ..write });
+            let write = if is_opener(&finishing.held, &pinned) {
+                Planned::Beside(pinned, Box::new(finishing.clone()))
+            } else {
+                Planned::Here(Box::new(self.finish_write(finishing)))
+            };
+            planned.push((write, finishing.repeats, tasks, tells));
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
+            let mut writes = Vec::with_capacity(planned.len());
+            for (write, repeats, tasks, tells) in planned {
+                let write = match write {
+                    Planned::Here(write) => *write,
+                    Planned::Beside(pinned, finishing) => {
+                        let plan = move || in_graph(&finishing, &pinned);
+                        match tokio::task::spawn_blocking(plan).await {
+                            Ok(write) => write,
+                            Err(error) => {
+                                let error = StoreError::Poison(error.to_string());
+                                return Done::Finished(group, Err(error));
+                            }
+                        }
+                    }
+                };
+                writes.push(FinishWrite { tasks, tells, repeats, ..write });
+            }
             let answer = store.finish(engine, writes).await;
             Done::Finished(group, answer)
         });
@@ -403,22 +447,15 @@ impl<S: Store> Heart<S> {
 
     fn finish_write(&mut self, finishing: &mut Finishing) -> FinishWrite {
         let pinned = self.pinned(&finishing.held);
+        if finishing.held.job.is_graph {
+            return in_graph(finishing, &pinned);
+        }
         let index = finishing.held.key.step_index as usize;
-        let policy = &pinned.policies[index];
-        let planned = if finishing.held.job.is_graph {
-            let end = finishing.end();
-            let duties = pinned.graph.duties(&end, &pinned.steps);
-            let is_tolerated = pinned.graph.scope_of(end.place.step_index).tolerates;
-            duties.and_then(|duties| {
-                plan::finish_in_graph(&finishing.held, policy, (duties, is_tolerated))
-            })
-        } else {
-            let may_enter = |next: &&NewStep| self.stopping.is_none() && next.limit.is_none();
-            let next = pinned.steps.get(index + 1).filter(may_enter);
-            finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
-            plan::finish(&finishing.held, policy, finishing.enter_next)
-        };
-        planned.expect("a message that has entered can be finished")
+        let may_enter = |next: &&NewStep| self.stopping.is_none() && next.limit.is_none();
+        let next = pinned.steps.get(index + 1).filter(may_enter);
+        finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
+        plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
+            .expect("a message that has entered can be finished")
     }
 
     pub(super) fn finished(

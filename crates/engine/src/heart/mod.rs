@@ -148,6 +148,7 @@ struct Ending {
 }
 
 /// A message on its way through Steps 1 to 3.
+#[derive(Clone)]
 struct Finishing {
     held: Held,
     output: Option<String>,
