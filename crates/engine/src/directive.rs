@@ -1,9 +1,11 @@
 //! The directive: what a worker is told, and what it answers.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
@@ -11,7 +13,31 @@ use sprag_kernel::retry::Millis;
 use crate::callback::{Fence, lease, text_number};
 use crate::graph::{Graph, place};
 use crate::names::segment;
-use crate::store::Held;
+use crate::store::{Held, JobFacts};
+
+fn whole<S: Serializer>(payload: &Arc<Value>, target: S) -> Result<S::Ok, S::Error> {
+    payload.as_ref().serialize(target)
+}
+
+/// The payload that was read last: the branches of a fan-out come one after the other, and a list in the payload
+/// would be read once for each of its items.
+#[derive(Default)]
+pub(crate) struct Payloads(RefCell<Option<(Arc<JobFacts>, Arc<Value>)>>);
+
+impl Payloads {
+    fn of(&self, facts: &Arc<JobFacts>) -> Arc<Value> {
+        let mut last = self.0.borrow_mut();
+        match last.as_ref() {
+            Some((known, payload)) if Arc::ptr_eq(known, facts) => payload.clone(),
+            Some(_) | None => {
+                let payload = serde_json::from_str(&facts.payload).unwrap_or(Value::Null);
+                let payload = Arc::new(payload);
+                *last = Some((facts.clone(), payload.clone()));
+                payload
+            }
+        }
+    }
+}
 
 /// What a worker is told about one attempt.
 #[derive(Clone, Debug, Serialize)]
@@ -51,8 +77,9 @@ pub struct Directive {
     pub workspace_ref: String,
     /// Where the output goes.
     pub output_ref: Value,
-    /// What the job was submitted with.
-    pub payload: Value,
+    /// What the job was submitted with; the directives of a fan-out share it.
+    #[serde(serialize_with = "whole")]
+    pub payload: Arc<Value>,
     /// The outputs of earlier steps, by step. In a fan-out those of its own branch.
     pub inputs: BTreeMap<String, Value>,
     /// Its place in the fan-out, from 0.
@@ -67,7 +94,12 @@ pub struct Directive {
 
 impl Directive {
     /// The directive of an attempt that was dispatched.
-    pub fn of(held: &Held, graph: &Graph, workspace_root: &str) -> Self {
+    pub(crate) fn of(
+        held: &Held,
+        graph: &Graph,
+        workspace_root: &str,
+        payloads: &Payloads,
+    ) -> Self {
         let key = &held.key;
         let node = graph.node(key.step_index);
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
@@ -98,7 +130,7 @@ impl Directive {
             effect_key: held.key.effect_key(&held.facts.effect_owner()),
             input_ref: json(&held.facts.input_ref),
             output_ref: json(&held.facts.output_ref),
-            payload: json(&held.facts.payload),
+            payload: payloads.of(&held.facts),
             inputs: held.inputs.iter().filter_map(output).collect(),
             index: place::index(key.branch),
             item: held.item.as_deref().map(json),

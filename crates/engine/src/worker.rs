@@ -153,7 +153,8 @@ impl<W> Runner<W> {
 }
 
 fn input<I: DeserializeOwned>(directive: &Directive) -> Result<I, Failure> {
-    I::deserialize(&directive.payload).map_err(|error| Failure::fatal("PAYLOAD_INVALID", error))
+    I::deserialize(directive.payload.as_ref())
+        .map_err(|error| Failure::fatal("PAYLOAD_INVALID", error))
 }
 
 fn output(said: impl Serialize) -> Result<Value, Failure> {

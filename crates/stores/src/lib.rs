@@ -28,5 +28,7 @@ pub(crate) const BURIED: i64 = 100;
 pub(crate) const LINE: i64 = 500;
 /// The most lines of one job that are looked at to show it.
 pub(crate) const MAX_LINES: usize = 5;
+/// A payload of more bytes is read once for all branches of its job that a claim takes, not once for each.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
 /// The most batches of one job that are looked at to show it.
 pub(crate) const MAX_BATCHES: i64 = 1_000;

@@ -1,13 +1,20 @@
-//! Schemas of payloads, on both stores: where a payload must fit, and what becomes of one that does not.
+//! Payloads, on both stores: schemas that they must fit, what becomes of one that does not, and large ones.
 
-use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sprag_engine::directive::{Directive, Failure};
+use sprag_engine::engine::EngineBuilder;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
+use sprag_engine::store::{Pick, Store, Wish};
+use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::{Code, JobState, StepState};
 
 use crate::graphs::{GRACE, closed, echo, engine, submit};
 use crate::on_both_stores;
-use crate::play::Play;
+use crate::play::{Play, SERVICE};
 use crate::world::World;
 
 /// A step's schema: an object whose `count` is a whole number.
@@ -50,6 +57,52 @@ on_both_stores! {
         assert_eq!(ended(&engine, skipped, 1).await, StepState::Skipped);
         engine.shutdown(GRACE).await.unwrap();
     }
+
+    async fn a_large_payload_is_read_once_for_all_branches_and_each_sees_it_whole<W>(play: &Play<W>) {
+        let list: Vec<_> = (0..400).map(|n| format!("{n:0100}")).collect();
+        let work = Handler::new(|payload: Value, directive: Directive, _: Context| async move {
+            let own = directive.index.and_then(|index| payload["list"].get(index as usize).cloned());
+            Ok::<_, Failure>(json!([payload["list"].as_array().map(Vec::len), own == directive.item]))
+        });
+        let steps = "- {step_id: each, for_each: input.list, service: work}";
+        let engine = engine(play, steps, work).await;
+        let before = submit(&engine, json!({"list": ["a small one"]})).await;
+        let job_id = submit(&engine, json!({"list": list})).await;
+        assert_eq!(closed(engine.store(), before).await.row.state, JobState::Succeeded);
+        assert_eq!(closed(engine.store(), job_id).await.row.state, JobState::Succeeded);
+        let attempts = play.attempts(job_id).await;
+        let seen: Vec<_> = attempts.iter().filter(|a| a.step_id == "each").map(|a| a.output.clone().unwrap()).collect();
+        assert_eq!(seen, vec!["[400,true]"; 400]);
+        engine.shutdown(GRACE).await.unwrap();
+
+        // What one claim takes shares what never changes.
+        let slow = submit_unserved(play, json!({"list": list})).await;
+        let wish = Wish { service: SERVICE.to_owned(), max: 300, pick: Pick::Any, tenant_id: None };
+        let claimed = play.store().claim(play.engine, vec![wish]).await.unwrap();
+        assert_eq!(claimed.len(), 300);
+        assert!(claimed.iter().all(|held| held.key.job_id == slow && Arc::ptr_eq(&held.facts, &claimed[0].facts)));
+        assert!(claimed[0].facts.payload.contains(&list[399]));
+        let keys = claimed.iter().map(|held| (held.key, held.attempt.version)).collect();
+        play.store().release(play.engine, keys).await.unwrap();
+    }
+}
+
+/// Opens a fan-out whose branches nobody does.
+async fn submit_unserved<W: World>(play: &Play<W>, payload: Value) -> JobId {
+    let text = "{protocol_id: graph.v1, request_types: [GRAPH],
+        steps: [{step_id: each, for_each: input.list, service: work}]}";
+    let mut protocol = Protocol::read(text).unwrap();
+    protocol.steps[0].retry.backoff = Some(vec![0]);
+    let store = play.world.reopen().await.unwrap();
+    let engine = EngineBuilder::new(store).protocol(protocol).start().await.unwrap();
+    let job_id = submit(&engine, payload).await;
+    while play.attempts(job_id).await.iter().filter(|a| a.step_id == "each" && a.is_ready).count()
+        < 400
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    engine.shutdown(GRACE).await.unwrap();
+    job_id
 }
 
 /// How the newest attempt of a step has ended.

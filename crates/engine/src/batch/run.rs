@@ -10,12 +10,12 @@ use sprag_kernel::{Code, Refusal};
 use sprag_lanes::{Config, Control, Ending, ErrorClass, Lanes, PlanConfig};
 use tokio::runtime::Handle;
 
-use super::{BatchHandler, OutputHandler};
 use super::items::{Texts, below};
 use super::keys::{BatchPlan, ItemsPlan};
 use super::output::OutFile;
 use super::sink::{Ended, LedgerSink, Output, Refused};
 use super::store::BatchPoint;
+use super::{BatchHandler, OutputHandler};
 use crate::context::{Context, StopReason};
 use crate::crash::crash_point;
 use crate::directive::Directive;
@@ -180,7 +180,7 @@ impl<S: Store> BatchRun<S> {
     fn resolve(&self) -> Result<(Texts, Option<PathBuf>), Refusal> {
         let directive = &self.directive;
         let sight = Sight {
-            input: directive.payload.clone(),
+            input: directive.payload.as_ref().clone(),
             tenant: Some(directive.tenant_id.clone()),
             steps: directive.inputs.clone(),
             item: self.held.item.as_deref().and_then(|text| serde_json::from_str(text).ok()),

@@ -36,7 +36,8 @@ impl<S: Store> Heart<S> {
         context: Context,
     ) -> Answering<S::Work> {
         let (key, store) = (held.key, self.store.clone());
-        let directive = || Directive::of(held, &pinned.graph, &self.config.workspace_root);
+        let root = &self.config.workspace_root;
+        let directive = || Directive::of(held, &pinned.graph, root, &self.payloads);
         match (pinned.graph.node(key.step_index).batch.clone(), doer) {
             (_, Doer::Control) => {
                 let (pinned, held) = (pinned.clone(), held.clone());
@@ -171,7 +172,8 @@ impl<S: Store> Heart<S> {
         };
         let is_own = |batch: &BatchView| batch.attempt_no == held.key.attempt_no;
         let batch = batch.filter(is_own);
-        held.attempt.got_ahead = batch.is_some_and(|batch| batch.point.resume.cursor > batch.opened);
+        held.attempt.got_ahead =
+            batch.is_some_and(|batch| batch.point.resume.cursor > batch.opened);
         self.finishes.push(Finishing { held, output, enter_next: false, repeats: false });
         Ok(())
     }

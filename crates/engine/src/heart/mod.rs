@@ -47,7 +47,7 @@ use crate::batch::store::BatchView;
 use crate::callback::Claim;
 use crate::closings::Closings;
 use crate::context::{Ends, StopReason};
-use crate::directive::Failure;
+use crate::directive::{Failure, Payloads};
 use crate::engine::{EngineConfig, Pinned};
 use crate::graph::CONTROL;
 use crate::hints::Hears;
@@ -236,6 +236,7 @@ pub(crate) struct Heart<S: Store> {
     finds: Phase<Calling>,
     renews: Phase<Renewing>,
     refusals: Phase<Refusing>,
+    payloads: Payloads,
     /// Directives that are with their transport.
     publishing: HashSet<AttemptKey>,
     reconciling: Reconciling,
@@ -310,6 +311,7 @@ impl<S: Store> Heart<S> {
             finds: Phase::new(),
             renews: Phase::new(),
             refusals: Phase::new(),
+            payloads: Payloads::default(),
             publishing: HashSet::new(),
             reconciling: Reconciling::default(),
             claiming: false,

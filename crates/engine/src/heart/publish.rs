@@ -27,7 +27,8 @@ impl<S: Store> Heart<S> {
             unreachable!("only directives of bus services wait in the outbox")
         };
         let (bus, ops) = (bus.clone(), self.ops.clone());
-        let directive = Directive::of(&held, &pinned.graph, &self.config.workspace_root);
+        let root = &self.config.workspace_root;
+        let directive = Directive::of(&held, &pinned.graph, root, &self.payloads);
         let route = held.facts.route.clone();
         let letter = Letter { service, lane: route.lane, routing_key: route.key, directive };
         self.publishing.insert(held.key);

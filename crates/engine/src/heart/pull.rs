@@ -218,7 +218,8 @@ impl<S: Store> Heart<S> {
     /// A directive of this claim is committed.
     pub(super) fn hand_out(&mut self, no: u64, held: &Held) {
         let pinned = self.pinned(held);
-        let directive = Directive::of(held, &pinned.graph, &self.config.workspace_root);
+        let root = &self.config.workspace_root;
+        let directive = Directive::of(held, &pinned.graph, root, &self.payloads);
         if let Some(pull) = self.pulls.waiting.get_mut(&no) {
             pull.expected -= 1;
             pull.ready.push(directive);

@@ -152,6 +152,10 @@ impl<W> Done<W> {
             | Self::Cancelling(_)
             | Self::TakenOver(_)
             | Self::Entered(_)
+            | Self::Seeded(..)
+            | Self::Told(_)
+            | Self::Tended(_)
+            | Self::Measured(..)
             | Self::Learned(..) => true,
         }
     }

@@ -1,11 +1,12 @@
 //! The two legs up to the entry of Leg2: claim, the work of Leg1, messages that end attempts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, Pulse, Wish,
-    ending_code,
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, JobFacts, Pulse,
+    Wish, ending_code,
 };
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::{JobState, OutboxState};
@@ -17,12 +18,13 @@ use super::pools::Pools;
 use super::rows::{HELD_WIDTH, get, held, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
 use super::submit::Runner;
+use crate::SHARED_BYTES;
 use crate::repeat::{self, AttemptNow};
 
 pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
     let services: Vec<&str> = wishes.iter().map(|wish| wish.service.as_str()).collect();
     let most: Vec<i64> = wishes.iter().map(|wish| wish.max.into()).collect();
-    let sql = with_held(include_str!("../../sql/postgres/claim.sql"));
+    let sql = without_shared(&with_held(include_str!("../../sql/postgres/claim.sql")));
     let lone = i64::from(LONE_DELIVERY) - 1;
     let pick: Vec<i16> = wishes.iter().map(|wish| wish.pick.code()).collect();
     let tenants: Vec<Option<&str>> = wishes.iter().map(|w| w.tenant_id.as_deref()).collect();
@@ -42,7 +44,39 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
     for (held, row) in claimed.iter_mut().zip(&rows) {
         held.exhausted = get(row, HELD_WIDTH + 2)?;
     }
+    add_shared(pools, &mut claimed).await?;
     Ok(claimed)
+}
+
+/// A statement that leaves out large payloads of branches.
+fn without_shared(sql: &str) -> String {
+    let payload = format!(
+        "CASE WHEN a.branch = 0 OR octet_length(j.payload) <= {SHARED_BYTES} THEN j.payload ELSE '' END,"
+    );
+    sql.replacen("j.payload,", &payload, 1)
+}
+
+/// Reads the payloads that were left out, each once, and has the branches of a job share its facts.
+async fn add_shared(pools: &Pools, claimed: &mut [Held]) -> Answer<()> {
+    let is_left_out = |held: &&Held| held.facts.payload.is_empty() && held.damage.is_none();
+    let jobs: BTreeSet<Uuid> =
+        claimed.iter().filter(is_left_out).map(|held| held.key.job_id.uuid()).collect();
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let jobs: Vec<Uuid> = jobs.into_iter().collect();
+    let sql = "SELECT job_id, payload FROM sprag.job WHERE job_id = ANY ($1::uuid[])";
+    for row in pools.run(sql, &[&jobs]).await? {
+        let job_id = JobId::from(get::<Uuid>(&row, 0)?);
+        let own = |held: &&mut Held| held.key.job_id == job_id && held.facts.payload.is_empty();
+        let mut branches = claimed.iter_mut().filter(own);
+        if let Some(first) = branches.next() {
+            let payload = get(&row, 1)?;
+            first.facts = Arc::new(JobFacts { payload, ..(*first.facts).clone() });
+            branches.for_each(|held| held.facts = first.facts.clone());
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn dispatch(

@@ -1,11 +1,14 @@
 //! The two legs: claim, the work of Leg1, the entry of Leg2, Steps 1 to 3.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
     Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
-    FinishWrite, FollowWrite, HandOff, Held, Pulse, Wish, ending_code,
+    FinishWrite, FollowWrite, HandOff, Held, JobFacts, Pulse, Wish, ending_code,
 };
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::ledger::Semaphore;
@@ -18,8 +21,8 @@ use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
 use super::upkeep::{is_any_paused, is_paused};
 use super::writer::Tx;
-use crate::AGEING_MS;
 use crate::repeat::{self, AttemptNow};
+use crate::{AGEING_MS, SHARED_BYTES};
 
 pub(super) fn claim(tx: &Tx<'_>, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
     expect_alive(tx, engine)?;
@@ -27,7 +30,26 @@ pub(super) fn claim(tx: &Tx<'_>, engine: EngineNo, wishes: &[Wish]) -> Answer<Ve
     for wish in wishes {
         claim_service(tx, engine, wish, &mut claimed)?;
     }
+    add_shared(tx, &mut claimed)?;
     Ok(claimed)
+}
+
+/// Reads the payloads that were left out, each once, and has the branches of a job share its facts.
+fn add_shared(tx: &Tx<'_>, claimed: &mut [Held]) -> Answer<()> {
+    let mut shared: HashMap<JobId, Arc<JobFacts>> = HashMap::new();
+    let is_left_out = |held: &&mut Held| held.facts.payload.is_empty() && held.damage.is_none();
+    for held in claimed.iter_mut().filter(is_left_out) {
+        let job_id = held.key.job_id;
+        if let Some(facts) = shared.get(&job_id) {
+            held.facts = facts.clone();
+            continue;
+        }
+        let sql = "SELECT payload FROM job WHERE job_id = ?1";
+        let payload = tx.find(sql, [job_id.as_bytes()], |row| row.get(0))?.unwrap_or_default();
+        held.facts = Arc::new(JobFacts { payload, ..(*held.facts).clone() });
+        shared.insert(job_id, held.facts.clone());
+    }
+    Ok(())
 }
 
 fn claim_service(
@@ -36,8 +58,11 @@ fn claim_service(
     wish: &Wish,
     claimed: &mut Vec<Held>,
 ) -> Answer<()> {
+    let payload =
+        format!("iif(a.branch = 0 OR octet_length(j.payload) <= {SHARED_BYTES}, j.payload, ''),");
+    let columns = HELD_COLUMNS.replacen("j.payload,", &payload, 1);
     let sql = format!(
-        "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id
+        "SELECT {columns} FROM attempt a JOIN job j ON j.job_id = a.job_id
          WHERE a.service = ?1 AND a.ready_at IS NOT NULL
              AND (a.gate IS NULL OR a.admitted_at IS NOT NULL)
              AND (?3 = 0 OR (a.losses + a.ledger / 1000000000000 >= ?4) = (?3 = 2))
