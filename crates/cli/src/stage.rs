@@ -92,12 +92,7 @@ impl Stage {
             .map_err(|error| unreadable("the server", &error))?;
         let stdout = server.stdout.take().expect("a pipe");
         // Ours from here on, so that a signal finds it too.
-        let mut children = self.lock();
-        match children.first_mut() {
-            Some(former) => *former = server,
-            None => children.push(server),
-        }
-        drop(children);
+        self.lock().insert(0, server);
         let mut line = String::new();
         let read = BufReader::new(stdout).read_line(&mut line);
         read.map_err(|error| unreadable("the server", &error))?;
@@ -110,7 +105,7 @@ impl Stage {
 
     /// SIGKILL to the server, and another one in its place.
     pub fn restart(&mut self) -> Result<(), Refusal> {
-        if let Some(server) = self.lock().first_mut() {
+        if let Some(mut server) = self.take_server() {
             let killed = server.kill().and_then(|()| server.wait());
             killed.map_err(|error| unreadable("the server", &error))?;
         }
@@ -146,23 +141,27 @@ impl Stage {
 
     /// Ends everything as its admin would.
     pub fn close(self) -> Result<(), Refusal> {
-        let server = self.lock().first().map(Child::id);
-        if let Some(server) = server {
-            signal(server, Signal::TERM);
-        }
+        let Some(mut server) = self.take_server() else { return Ok(()) };
+        signal(server.id(), Signal::TERM);
         let begun = Instant::now();
         loop {
-            let ended = self.lock().first_mut().map(Child::try_wait);
-            match ended {
-                Some(Ok(Some(status))) if !status.success() => {
-                    return Err(broken(&format!("it ended with {status}")));
+            match server.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(broken(&format!("it ended with {status}"))),
+                Ok(None) if begun.elapsed() < GRACE => std::thread::sleep(LOOK),
+                Ok(None) => {
+                    let _ = server.kill();
+                    return Err(broken("it did not end"));
                 }
-                None | Some(Ok(Some(_))) => return Ok(()),
-                Some(Ok(None)) if begun.elapsed() < GRACE => std::thread::sleep(LOOK),
-                Some(Ok(None)) => return Err(broken("it did not end")),
-                Some(Err(error)) => return Err(unreadable("the server", &error)),
+                Err(error) => return Err(unreadable("the server", &error)),
             }
         }
+    }
+
+    /// The server, to be waited for. After that its number may be another's, so it is not one of ours any more.
+    fn take_server(&self) -> Option<Child> {
+        let mut children = self.lock();
+        (!children.is_empty()).then(|| children.remove(0))
     }
 
     /// Ctrl-C and SIGTERM take everything with them.
