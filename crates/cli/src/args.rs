@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     canon, completions, docs, inbox, job, ledger, machines, move_store, plan, protocol, request,
-    serve, service, signal, submit, tenant, token, verify, worker,
+    schedule, serve, service, signal, submit, tenant, token, verify, worker,
 };
 use crate::demo;
 use crate::map::args::MapArgs;
@@ -58,6 +58,8 @@ pub enum Command {
     Job(job::JobArgs),
     /// Pause and resume services, at a server or straight in a store.
     Service(service::ServiceArgs),
+    /// Submit jobs by the clock, at a server or straight in a store.
+    Schedule(schedule::ScheduleArgs),
     /// Limit how many open jobs a tenant may have, straight in a store.
     Tenant(tenant::TenantArgs),
     /// List what users have submitted inside of their own transactions, and what became of it.

@@ -74,6 +74,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Protocol(args) => commands::protocol::run(&args, output),
         Command::Job(args) => commands::job::run(&args, output),
         Command::Service(args) => commands::service::run(&args, output),
+        Command::Schedule(args) => commands::schedule::run(&args, output),
         Command::Tenant(args) => commands::tenant::run(&args, output),
         Command::Inbox(args) => commands::inbox::run(&args, output),
         Command::Move(args) => commands::move_store::run(&args, output),

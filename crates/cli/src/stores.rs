@@ -6,6 +6,7 @@ use sprag_engine::batch::output::{self, OutputItem};
 use sprag_engine::control;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView};
+use sprag_engine::schedules::{self, Schedule, ScheduleView, Schedules as _};
 use sprag_engine::signals::{SignalView, Signals as _};
 use sprag_engine::store::{
     Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
@@ -69,6 +70,32 @@ impl Acting {
         })
     }
 
+    /// Adds a schedule.
+    pub fn add_schedule(self, schedule: Schedule) -> Result<ScheduleView, Refusal> {
+        self.act(async |store: &AnyStore, _| schedules::add(store, schedule).await)
+    }
+
+    /// Has a schedule rest, or go on.
+    pub fn rest_schedule(
+        self,
+        tenant_id: &str,
+        schedule_id: &str,
+        rests: bool,
+    ) -> Result<ScheduleView, Refusal> {
+        self.act(async |store: &AnyStore, _| {
+            if rests {
+                schedules::pause(store, tenant_id, schedule_id).await
+            } else {
+                schedules::resume(store, tenant_id, schedule_id).await
+            }
+        })
+    }
+
+    /// Forgets a schedule.
+    pub fn remove_schedule(self, tenant_id: &str, schedule_id: &str) -> Result<(), Refusal> {
+        self.act(async |store: &AnyStore, _| schedules::remove(store, tenant_id, schedule_id).await)
+    }
+
     /// Pauses or resumes a service.
     pub fn pause(self, service: &str, pause: bool) -> Result<(), Refusal> {
         self.act(async |store: &AnyStore, _| {
@@ -129,6 +156,11 @@ impl Looking {
     /// Jobs, the newest first.
     pub fn jobs(&self, filter: JobFilter) -> Result<Vec<JobView>, Refusal> {
         self.wait(self.store.jobs(filter))
+    }
+
+    /// Schedules, of one tenant or of all.
+    pub fn schedules(&self, tenant_id: Option<&str>) -> Result<Vec<ScheduleView>, Refusal> {
+        self.wait(self.store.schedules(tenant_id))
     }
 
     /// Services that are paused or waited for.

@@ -28,6 +28,7 @@ use crate::outbound::Caller;
 use crate::protocol::Protocol;
 use crate::registry::Registry;
 use crate::retention::Sweeper;
+use crate::schedules::Scheduler;
 use crate::store::{JobFacts, NewJob, NewStep, Store, StoreError, Submitted};
 use crate::worker::Runner;
 
@@ -238,6 +239,14 @@ impl<S: Store> EngineBuilder<S> {
         let is_told = Hears::default();
         let mut beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
         beside.listen(store.clone(), ops.clone(), is_told.clone());
+        let (rhythm, heart) = (Arc::new(Notify::new()), ops.clone());
+        beside.schedule(Scheduler {
+            store: store.clone(),
+            rhythm: rhythm.clone(),
+            // If the heart is gone, another engine takes it in.
+            laid: Box::new(move || drop(heart.send(Op::Hint))),
+            stop: beside.stop.subscribe(),
+        });
         let heart = Heart::new(Body {
             store: store.clone(),
             engine: number,
@@ -267,6 +276,7 @@ impl<S: Store> EngineBuilder<S> {
             protocols,
             registry,
             closings,
+            rhythm,
             abilities,
             max_envelope_bytes,
         })
@@ -313,6 +323,11 @@ impl Beside {
     ) {
         let stop = self.stop.subscribe();
         self.tasks.spawn(Listener { store, ops, hears, stop }.run());
+    }
+
+    /// Starts the one that submits by the clock.
+    fn schedule<S: Store>(&mut self, scheduler: Scheduler<S>) {
+        self.tasks.spawn(scheduler.run());
     }
 
     /// Tells them to stop and waits; what has not stopped at the deadline is dropped.
@@ -384,6 +399,8 @@ pub struct Engine<S: Store> {
     pub(crate) protocols: Vec<Arc<Pinned>>,
     pub(crate) registry: Registry,
     pub(crate) closings: Arc<Closings>,
+    /// Tells the scheduler of a new tick.
+    pub(crate) rhythm: Arc<Notify>,
     pub(crate) abilities: Abilities,
     pub(crate) max_envelope_bytes: usize,
 }

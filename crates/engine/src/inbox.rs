@@ -32,6 +32,8 @@ pub struct Waiting {
     pub inbox_id: InboxId,
     /// As it was written.
     pub envelope: String,
+    /// What its job is known by, if the row says so; the envelope's own key otherwise.
+    pub dedup_key: Option<String>,
 }
 
 /// What an envelope of the inbox becomes.

@@ -38,6 +38,7 @@ mod renewal;
 pub mod requests;
 mod retention;
 pub mod running;
+pub mod schedules;
 pub mod schema;
 pub mod signals;
 pub mod store;

@@ -361,12 +361,10 @@ fn named(field: &'static str, name: &str, place: &str) -> Result<(), Refusal> {
 
 /// A text that is no protocol: it cannot be read at all, or has something where something else should be.
 fn unreadable(text: &str, error: &serde_saphyr::Error) -> Refusal {
-    let told = error.to_string();
-    let reason = told.lines().next().unwrap_or_default();
-    let Some(at) = error.location() else { return invalid("file", reason.to_owned()) };
+    let reason = error.to_string();
+    let reason = reason.lines().next().unwrap_or_default().to_owned();
+    let Some(at) = error.location() else { return invalid("file", reason) };
     let point = (at.line(), at.column());
-    let where_it_is = format!("error: line {} column {}: ", point.0, point.1);
-    let reason = reason.strip_prefix(&where_it_is).unwrap_or(reason).to_owned();
     let places = Places::of(text);
     let place = places.at(point).unwrap_or("file");
     invalid(place, reason).with("line", point.0).with("column", point.1)

@@ -19,6 +19,7 @@ use crate::gate::Gates;
 use crate::hints::Hint;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use crate::schedules::Schedules;
 use crate::signals::Signals;
 use crate::upkeep::Upkeep;
 
@@ -84,7 +85,7 @@ impl From<StoreError> for Refusal {
 pub type Answer<T> = Result<T, StoreError>;
 
 /// Where jobs are kept.
-pub trait Store: Upkeep + Batches + Signals + Gates {
+pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     /// What a transactional handler hands over: a closure over what this store's transaction is. It may
     /// run more than once, if a transaction has to be repeated; at most one of those runs is committed.
     type Work: Clone + Send + Sync + 'static;

@@ -300,6 +300,15 @@ codes! {
     TokenUnknown = "TOKEN_UNKNOWN", Rejected, 404,
         "there is no such token",
         "list the tokens, and name one by its id";
+    ScheduleInvalid = "SCHEDULE_INVALID", Rejected, 400,
+        "no such schedule can be kept",
+        "correct what the fields name: five cron fields (six with seconds first), and a time zone such as Europe/Berlin";
+    ScheduleExists = "SCHEDULE_EXISTS", Conflict, 409,
+        "there is another schedule of this name",
+        "remove it first, or choose another name";
+    ScheduleUnknown = "SCHEDULE_UNKNOWN", Rejected, 404,
+        "there is no such schedule",
+        "list the schedules, and name one with its tenant";
     LeaseTokenInvalid = "LEASE_TOKEN_INVALID", Rejected, 403,
         "the lease token was not made for this attempt",
         "send the lease token of the directive as it is, with all that the directive names";

@@ -92,6 +92,13 @@ pub enum DedupKey<'a> {
         /// How many jobs are above it.
         depth: u32,
     },
+    /// A tick of a schedule.
+    Schedule {
+        /// The schedule.
+        schedule_id: &'a str,
+        /// When it ticked, in milliseconds since 1970.
+        tick: u64,
+    },
 }
 
 impl DedupKey<'_> {
@@ -117,6 +124,7 @@ impl std::fmt::Display for DedupKey<'_> {
             Self::Child { parent, step_index, branch, turn, attempt_no, depth } => {
                 write!(f, "c:{parent}:{step_index}:{branch}:{turn}:{attempt_no}:{depth}")
             }
+            Self::Schedule { schedule_id, tick } => write!(f, "s:{schedule_id}:{tick}"),
         }
     }
 }

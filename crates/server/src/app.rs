@@ -100,6 +100,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(routes::events::routes())
         .merge(routes::protocols::routes())
         .merge(routes::services::routes())
+        .merge(routes::schedules::routes())
         .merge(routes::tokens::routes())
         .merge(routes::health::routes())
 }

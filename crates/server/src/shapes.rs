@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use sprag_engine::requests::RequestView;
+use sprag_engine::schedules::ScheduleView;
 use sprag_engine::store::{AttemptView, EventView, JobView};
 use sprag_engine::tokens::TokenView;
 use sprag_kernel::keys::Mode;
@@ -376,6 +377,50 @@ impl TokenShape {
             created_at: token.created_at,
             expires_at: token.expires_at,
             revoked_at: token.revoked_at,
+        }
+    }
+}
+
+/// Jobs by the clock.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ScheduleShape {
+    /// Whose jobs it makes.
+    pub tenant_id: String,
+    /// Its name, among those of the tenant.
+    pub schedule_id: String,
+    /// Five fields, or six with seconds first.
+    pub cron: String,
+    /// The time zone of the expression.
+    pub zone: String,
+    /// What becomes of ticks that were missed: `skip`, `once` or `all`.
+    pub missed: &'static str,
+    /// Its next tick, in milliseconds since 1970.
+    pub next_at: Option<u64>,
+    /// The newest tick that is done with, in milliseconds since 1970. The job of a tick has the dedup key
+    /// `s:schedule_id:tick`.
+    pub last_tick: Option<u64>,
+    /// Since when it makes no jobs, in milliseconds since 1970.
+    pub paused_at: Option<u64>,
+    /// What is submitted at each tick.
+    #[schema(value_type = Object)]
+    pub envelope: Value,
+}
+
+impl ScheduleShape {
+    /// A schedule.
+    pub fn of(view: &ScheduleView) -> Self {
+        let schedule = &view.schedule;
+        Self {
+            tenant_id: schedule.tenant_id.clone(),
+            schedule_id: schedule.schedule_id.clone(),
+            cron: schedule.cron.clone(),
+            zone: schedule.zone.clone(),
+            missed: schedule.missed.name(),
+            next_at: view.next_at,
+            last_tick: view.last_tick,
+            paused_at: view.paused_at,
+            // It was read as JSON before it was kept.
+            envelope: serde_json::from_str(&schedule.envelope).unwrap_or_default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
+use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
@@ -510,5 +511,39 @@ impl TokenStore for AnyStore {
 
     async fn revoke_token(&self, token_id: &str) -> Answer<Option<TokenView>> {
         ask!(self.revoke_token(token_id))
+    }
+}
+
+impl Schedules for AnyStore {
+    async fn put_schedule(
+        &self,
+        schedule: Schedule,
+        next_at: Option<Millis>,
+    ) -> Answer<ScheduleView> {
+        ask!(self.put_schedule(schedule, next_at))
+    }
+
+    async fn schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<Option<ScheduleView>> {
+        ask!(self.schedule(tenant_id, schedule_id))
+    }
+
+    async fn schedules(&self, tenant_id: Option<&str>) -> Answer<Vec<ScheduleView>> {
+        ask!(self.schedules(tenant_id))
+    }
+
+    async fn remove_schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<bool> {
+        ask!(self.remove_schedule(tenant_id, schedule_id))
+    }
+
+    async fn rest_schedule(&self, tenant_id: &str, schedule_id: &str, rest: Rest) -> Answer<()> {
+        ask!(self.rest_schedule(tenant_id, schedule_id, rest))
+    }
+
+    async fn next_schedules(&self, limit: u32) -> Answer<Vec<ScheduleView>> {
+        ask!(self.next_schedules(limit))
+    }
+
+    async fn tick(&self, write: TickWrite) -> Answer<bool> {
+        ask!(self.tick(write))
     }
 }

@@ -11,6 +11,7 @@ pub mod move_store;
 pub mod plan;
 pub mod protocol;
 pub mod request;
+pub mod schedule;
 pub mod serve;
 pub mod service;
 pub mod signal;

@@ -52,6 +52,7 @@ pub(crate) const SEAM: &[&str] = &[
     "submit",
     "take_in",
     "take_over",
+    "tick",
     "unpublished",
     "wait",
 ];
@@ -75,6 +76,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "open_batch.after_row",
     "renew.after_attempt",
     "renew.after_job",
+    "schedule.after_move",
     "settle_tasks.after_task",
     "signal.after_insert",
     "signal.after_wake",

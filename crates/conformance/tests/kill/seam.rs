@@ -12,6 +12,7 @@ use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
     Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
@@ -368,5 +369,39 @@ impl<S: Store> Upkeep for Seam<S> {
 
     async fn counts(&self) -> Answer<Counts> {
         self.0.counts().await
+    }
+}
+
+impl<S: Store> Schedules for Seam<S> {
+    async fn put_schedule(
+        &self,
+        schedule: Schedule,
+        next_at: Option<Millis>,
+    ) -> Answer<ScheduleView> {
+        self.0.put_schedule(schedule, next_at).await
+    }
+
+    async fn schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<Option<ScheduleView>> {
+        self.0.schedule(tenant_id, schedule_id).await
+    }
+
+    async fn schedules(&self, tenant_id: Option<&str>) -> Answer<Vec<ScheduleView>> {
+        self.0.schedules(tenant_id).await
+    }
+
+    async fn remove_schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<bool> {
+        self.0.remove_schedule(tenant_id, schedule_id).await
+    }
+
+    async fn rest_schedule(&self, tenant_id: &str, schedule_id: &str, rest: Rest) -> Answer<()> {
+        self.0.rest_schedule(tenant_id, schedule_id, rest).await
+    }
+
+    async fn next_schedules(&self, limit: u32) -> Answer<Vec<ScheduleView>> {
+        self.0.next_schedules(limit).await
+    }
+
+    async fn tick(&self, write: TickWrite) -> Answer<bool> {
+        around!(self.tick(write))
     }
 }

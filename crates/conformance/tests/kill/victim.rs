@@ -17,12 +17,14 @@ use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::{Protocol, Step};
+use sprag_engine::schedules::Schedule;
 use sprag_engine::signals::Signal;
 use sprag_engine::store::{AttemptView, JobFilter, Store, StoreError};
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Handler, TransactionalHandler};
 use sprag_kernel::State;
 use sprag_kernel::decide::rows::LeaseId;
+use sprag_kernel::decide::schedule::Missed;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
@@ -90,6 +92,9 @@ fn gone(error: &StoreError) -> ! {
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
 pub(crate) const JOBS: usize = 12;
+
+/// The job of the schedule's one tick.
+pub(crate) const TICKS: usize = 1;
 
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
@@ -177,6 +182,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     };
     let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
     // Fewer slots than jobs, so that some are entered at once and others claimed.
+    tick_soon(&store).await;
     let builder = EngineBuilder::new(Seam(store))
         .config(config)
         .protocol(protocol)
@@ -207,6 +213,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         let store = engine.store();
         while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0
             || !store.inbox_waiting(1).await.unwrap().is_empty()
+            || has_tick(store).await
         {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -290,6 +297,25 @@ fn scripted(n: usize) -> String {
         r#"{{"tenant_id":"t","request_type":"{request_type}","input_ref":"i","output_ref":"o",
             "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{n}"}}"#
     )
+}
+
+/// A schedule with one tick that is long due: it comes up once, in whichever life. Its job is one of the script's,
+/// but for its key.
+async fn tick_soon<S: Store>(store: &S) {
+    let schedule = Schedule {
+        tenant_id: "t".to_owned(),
+        schedule_id: "yearly".to_owned(),
+        cron: "0 0 1 1 *".to_owned(),
+        zone: "UTC".to_owned(),
+        missed: Missed::Once,
+        envelope: scripted(0),
+    };
+    store.put_schedule(schedule, Some(1)).await.unwrap();
+}
+
+async fn has_tick<S: Store>(store: &S) -> bool {
+    let view = store.schedule("t", "yearly").await.unwrap().expect("it was put there");
+    view.last_tick.is_none()
 }
 
 /// Submits in a transaction of a user: the same job once more, on another way in.

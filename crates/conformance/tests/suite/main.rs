@@ -34,6 +34,7 @@ mod races;
 mod random;
 mod readers;
 mod requests;
+mod schedules;
 mod schema;
 mod signals;
 mod slots;

@@ -97,6 +97,7 @@ fn both_schemas_have_the_same_tables_and_columns() {
         "retired",
         "job_count",
         "token",
+        "schedule",
     ];
     for table in tables {
         let mut there = columns(postgres, table);

@@ -85,7 +85,7 @@ impl<S: Store> Taker<'_, S> {
                 let given = envelope.request_type.clone();
                 Refusal::new(Code::ProtocolUnknown).with("request_type", given)
             })?;
-        let dedup_key = envelope.dedup_key();
+        let dedup_key = row.dedup_key.clone().unwrap_or_else(|| envelope.dedup_key());
         new_job(envelope, dedup_key, pinned)
     }
 

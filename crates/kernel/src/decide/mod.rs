@@ -15,6 +15,7 @@
 //! | [`leg2`] | the message that ends an attempt: outcome, what follows, whether the job closes |
 //! | [`signal`] | a signal comes; a step waits for one |
 //! | [`cancel`] | what a cancel can do at once and what it must wait for |
+//! | [`schedule`] | which ticks of a schedule become jobs |
 //! | [`request`] | draft, confirm, run, retry, and the projection of the job |
 //! | [`seq`] | one item of a batch |
 //! | [`batch`] | what the outcomes of its items make of a batch step |
@@ -28,6 +29,7 @@ pub mod leg2;
 pub mod request;
 pub mod rerun;
 pub mod rows;
+pub mod schedule;
 pub mod seq;
 pub mod signal;
 pub mod submit;

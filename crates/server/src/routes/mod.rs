@@ -8,6 +8,7 @@ pub(crate) mod health;
 pub(crate) mod jobs;
 pub(crate) mod protocols;
 pub(crate) mod requests;
+pub(crate) mod schedules;
 pub(crate) mod services;
 pub(crate) mod signals;
 pub(crate) mod tokens;

@@ -9,6 +9,13 @@ use super::house::{Answer, Caller, House, envelope};
 /// An id that nothing has.
 const ABSENT: &str = "01a1e170-a091-711c-9b51-cbe48e0b906f";
 
+/// The name of our schedule.
+const NIGHTLY: &str = "nightly-of-ours";
+
+fn nightly() -> Value {
+    json!({"schedule_id": NIGHTLY, "cron": "0 3 * * *", "envelope": envelope("t1", 9)})
+}
+
 /// What a caller of another tenant is told by an operation on something of ours.
 enum Told {
     /// There is no such thing, word for word as of an id that nothing has.
@@ -38,8 +45,8 @@ fn told(operation: &str) -> Told {
         | "POST /v1/tokens"
         | "GET /v1/tokens"
         | "DELETE /v1/tokens/{id}" => Told::ScopeMissing,
-        "POST /v1/commands" | "POST /v1/requests" => Told::Mismatch,
-        "GET /v1/jobs" | "GET /v1/requests" => Told::Nothing("items"),
+        "POST /v1/commands" | "POST /v1/requests" | "POST /v1/schedules" => Told::Mismatch,
+        "GET /v1/jobs" | "GET /v1/requests" | "GET /v1/schedules" => Told::Nothing("items"),
         "POST /v1/claim" => Told::Nothing("directives"),
         // Of an attempt that is not there nobody can have a lease token.
         "POST /v1/callbacks/ack" | "POST /v1/callbacks/heartbeat" | "POST /v1/callbacks/result" => {
@@ -48,6 +55,7 @@ fn told(operation: &str) -> Told {
         "GET /v1/events" => Told::Absent(404, "JOB_UNKNOWN"),
         _ if operation.contains(" /v1/jobs/{id}") => Told::Absent(404, "JOB_UNKNOWN"),
         _ if operation.contains(" /v1/requests/{id}") => Told::Absent(404, "REQUEST_UNKNOWN"),
+        _ if operation.contains(" /v1/schedules/{id}") => Told::Absent(404, "SCHEDULE_UNKNOWN"),
         _ => panic!("say what another tenant is told by {operation}"),
     }
 }
@@ -69,6 +77,7 @@ impl Scene {
         let directive = admin.post("/v1/claim", &claim).ok()["directives"][0].clone();
         assert_eq!(directive["jobId"], worked.as_str());
         let new = json!({"tenant_id": "t1", "request_type": "PAGES"});
+        admin.post("/v1/schedules", &nightly()).ok();
         Self {
             // One that still waits, so that there is something to claim.
             job_id: id(admin.post("/v1/commands", &envelope("t1", 2)), "jobId"),
@@ -80,11 +89,16 @@ impl Scene {
 
     /// The call with our ids, and the same with ids that nothing has.
     fn call(&self, method: &str, shape: &str) -> (Answer, Answer) {
-        let id = if shape.contains("/requests/") { &self.request_id } else { &self.job_id };
+        let id = match shape {
+            _ if shape.contains("/requests/") => &self.request_id,
+            _ if shape.contains("/schedules/") => NIGHTLY,
+            _ => &self.job_id,
+        };
         let mut said = self.directive.clone();
         said["status"] = "SUCCEEDED".into();
         let body = match shape {
             "/v1/commands" => envelope("t1", 3),
+            "/v1/schedules" => nightly(),
             "/v1/requests" => {
                 json!({"tenant_id": "t1", "request_type": "PAGES", "requirement": "x"})
             }
@@ -123,7 +137,7 @@ fn what_belongs_to_another_tenant_is_not_there() {
                 ours.refused(status, code);
                 let same = |text: &str| {
                     let text = text.replace(&scene.job_id, "ID").replace(&scene.request_id, "ID");
-                    text.replace(ABSENT, "ID")
+                    text.replace(ABSENT, "ID").replace(NIGHTLY, "ID")
                 };
                 assert_eq!(same(&ours.text), same(&nobodys.text), "as if absent: {operation}");
             }

@@ -100,6 +100,7 @@ fn every_operation_is_exercised_and_answers_as_the_document_says() {
     requests(&mut tour);
     workers(&mut tour);
     protocols_services_tokens(&mut tour);
+    schedules(&mut tour);
     let events = stream(&tour.caller, &format!("/v1/events?job={job_id}"), None, 1);
     assert_eq!(events[0].1["type"], "created");
     // Read as a stream above: it does not end by itself.
@@ -186,6 +187,37 @@ fn workers(tour: &mut Tour) {
     tour.call("POST /v1/callbacks/heartbeat", &[], &said);
     said["status"] = "SUCCEEDED".into();
     tour.call("POST /v1/callbacks/result", &[], &said);
+}
+
+fn schedules(tour: &mut Tour) {
+    let nightly = json!({
+        "schedule_id": "nightly", "cron": "0 3 * * *", "zone": "Europe/Berlin", "missed": "skip",
+        "envelope": envelope("t1", 1),
+    });
+    let added = tour.call("POST /v1/schedules", &[], &nightly);
+    assert_eq!(tour.call("POST /v1/schedules", &[], &nightly), added, "the same again is a no-op");
+    assert_eq!(added["tenant_id"], "t1");
+    assert_eq!(tour.call("GET /v1/schedules", &[], &Value::Null)["items"], json!([added]));
+    assert_eq!(tour.call("GET /v1/schedules/{id}", &["nightly"], &Value::Null), added);
+    let paused = tour.call("POST /v1/schedules/{id}/pause", &["nightly"], &Value::Null);
+    assert!(paused["paused_at"].is_u64());
+    assert_eq!(tour.call("POST /v1/schedules/{id}/resume", &["nightly"], &Value::Null), added);
+    let mut other = nightly.clone();
+    other["cron"] = "0 4 * * *".into();
+    tour.caller.post("/v1/schedules", &other).refused(409, "SCHEDULE_EXISTS");
+    other["missed"] = "never".into();
+    tour.caller.post("/v1/schedules", &other).refused(400, "SCHEDULE_INVALID");
+    let theirs =
+        json!({"schedule_id": "nightly", "cron": "0 3 * * *", "envelope": envelope("t2", 1)});
+    tour.caller.post("/v1/schedules", &theirs).ok();
+    tour.caller.get("/v1/schedules/nightly").refused(400, "CALL_INVALID");
+    assert_eq!(tour.caller.get("/v1/schedules/nightly?tenant=t2").ok()["tenant_id"], "t2");
+    assert_eq!(
+        tour.caller.call("DELETE", "/v1/schedules/nightly?tenant=t2", "").ok()["missed"],
+        "once"
+    );
+    tour.call("DELETE /v1/schedules/{id}", &["nightly"], &Value::Null);
+    tour.caller.get("/v1/schedules/nightly").refused(404, "SCHEDULE_UNKNOWN");
 }
 
 fn protocols_services_tokens(tour: &mut Tour) {

@@ -171,18 +171,37 @@ CREATE TABLE sprag.stale (
     PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
 ) WITH (fillfactor = 50);
 
--- Envelopes that users write inside of their own transactions, through `sprag.submit`. An engine turns each
--- into a job, in the transaction that marks the row with it, or notes why there is none.
+-- Envelopes that users write inside of their own transactions, through `sprag.submit`, and those of ticks, which
+-- say by what key their job is known. An engine turns each into a job, in the transaction that marks the row with
+-- it, or notes why there is none.
 CREATE TABLE sprag.inbox (
     inbox_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     submitted_at bigint NOT NULL,
     taken_at bigint,
     job_id uuid,
     envelope text NOT NULL,
+    dedup_key text,
     error_code text,
     error_message text
 );
 CREATE INDEX inbox_waiting ON sprag.inbox (inbox_id) WHERE taken_at IS NULL;
+
+-- Jobs by the clock. A tick moves the row on and lays its envelope into the inbox, in one statement.
+CREATE TABLE sprag.schedule (
+    tenant_id text NOT NULL,
+    schedule_id text NOT NULL,
+    cron text NOT NULL,
+    zone text NOT NULL,
+    missed smallint NOT NULL CHECK (missed BETWEEN 0 AND 2),
+    envelope text NOT NULL,
+    version bigint NOT NULL,
+    created_at bigint NOT NULL,
+    next_at bigint CHECK (next_at > last_tick),
+    last_tick bigint,
+    paused_at bigint,
+    PRIMARY KEY (tenant_id, schedule_id)
+);
+CREATE INDEX schedule_next ON sprag.schedule (next_at) WHERE next_at IS NOT NULL AND paused_at IS NULL;
 
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. A reader of the whole feed goes by (xid, pos) and stops below

@@ -167,18 +167,37 @@ CREATE TABLE stale (
     PRIMARY KEY (job_id, step_index, branch, turn, callback, code)
 ) WITHOUT ROWID;
 
--- Envelopes that users write inside of their own transactions. An engine turns each into a job, in the
--- transaction that marks the row with it, or notes why there is none.
+-- Envelopes that users write inside of their own transactions, and those of ticks, which say by what key their
+-- job is known. An engine turns each into a job, in the transaction that marks the row with it, or notes why
+-- there is none.
 CREATE TABLE inbox (
     inbox_id INTEGER PRIMARY KEY AUTOINCREMENT,
     envelope TEXT NOT NULL,
     submitted_at INTEGER NOT NULL,
     taken_at INTEGER,
     job_id BLOB,
+    dedup_key TEXT,
     error_code TEXT,
     error_message TEXT
 );
 CREATE INDEX inbox_waiting ON inbox (inbox_id) WHERE taken_at IS NULL;
+
+-- Jobs by the clock. A tick moves the row on and lays its envelope into the inbox, in one transaction.
+CREATE TABLE schedule (
+    tenant_id TEXT NOT NULL,
+    schedule_id TEXT NOT NULL,
+    cron TEXT NOT NULL,
+    zone TEXT NOT NULL,
+    missed INTEGER NOT NULL CHECK (missed BETWEEN 0 AND 2),
+    envelope TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    next_at INTEGER CHECK (next_at > last_tick),
+    last_tick INTEGER,
+    paused_at INTEGER,
+    PRIMARY KEY (tenant_id, schedule_id)
+) WITHOUT ROWID;
+CREATE INDEX schedule_next ON schedule (next_at) WHERE next_at IS NOT NULL AND paused_at IS NULL;
 
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. Positions are in commit order.

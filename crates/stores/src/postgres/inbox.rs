@@ -26,11 +26,12 @@ pub async fn submit_in(
 }
 
 pub(super) async fn waiting(pools: &Pools, limit: u32) -> Answer<Vec<Waiting>> {
-    let sql = "SELECT inbox_id, envelope FROM sprag.inbox WHERE taken_at IS NULL
+    let sql = "SELECT inbox_id, envelope, dedup_key FROM sprag.inbox WHERE taken_at IS NULL
         ORDER BY inbox_id LIMIT $1";
     let rows = pools.run(sql, &[&i64::from(limit)]).await?;
     let waiting = |row: &Row| -> Answer<Waiting> {
-        Ok(Waiting { inbox_id: InboxId(get(row, 0)?), envelope: get(row, 1)? })
+        let (inbox_id, envelope, dedup_key) = (InboxId(get(row, 0)?), get(row, 1)?, get(row, 2)?);
+        Ok(Waiting { inbox_id, envelope, dedup_key })
     };
     rows.iter().map(waiting).collect()
 }

@@ -14,7 +14,6 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::children;
-use super::hints::ring;
 use super::pools::Pools;
 use super::rows::{HELD_WIDTH, get, held, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
@@ -96,8 +95,6 @@ pub(super) async fn dispatch(
         let Some(child) = &write.child else { unreachable!("these have one") };
         outcomes[place] = children::dispatch(pools, engine, write, child).await?;
         is_any_done |= outcomes[place] != DispatchOutcome::Gone;
-        // The first step of the child is anybody's.
-        ring(pools).await;
     }
     if !is_any_done && !writes.is_empty() {
         pools.expect_alive(engine).await?;

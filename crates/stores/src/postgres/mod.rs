@@ -28,6 +28,7 @@ mod pools;
 mod read;
 mod requests;
 mod rows;
+mod schedules;
 mod signals;
 mod slice;
 mod submit;

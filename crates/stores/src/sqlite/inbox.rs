@@ -21,11 +21,15 @@ pub fn submit_in(tx: &Connection, envelope: &str) -> rusqlite::Result<InboxId> {
 }
 
 pub(super) fn waiting(tx: &Tx<'_>, limit: u32) -> Answer<Vec<Waiting>> {
-    let sql = "SELECT inbox_id, envelope FROM inbox WHERE taken_at IS NULL
+    let sql = "SELECT inbox_id, envelope, dedup_key FROM inbox WHERE taken_at IS NULL
         ORDER BY inbox_id LIMIT ?1";
     tx.all(sql, [limit], |row| {
         let read = || -> rusqlite::Result<Waiting> {
-            Ok(Waiting { inbox_id: InboxId(row.get(0)?), envelope: row.get(1)? })
+            Ok(Waiting {
+                inbox_id: InboxId(row.get(0)?),
+                envelope: row.get(1)?,
+                dedup_key: row.get(2)?,
+            })
         };
         read().map_err(|error| failed(&error))
     })

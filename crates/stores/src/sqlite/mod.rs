@@ -21,6 +21,7 @@ mod read;
 mod readers;
 mod requests;
 mod rows;
+mod schedules;
 mod signals;
 mod submit;
 mod tokens;

@@ -1,0 +1,226 @@
+//! Schedules: jobs by the clock.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sprag_engine::schedules::{self, Schedule, ScheduleView, Schedules};
+use sprag_engine::tokens::Scope;
+use sprag_kernel::decide::schedule::Missed;
+use sprag_kernel::{Code, Refusal};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::commands::expect_tenant;
+use crate::app::App;
+use crate::call::{Asked, Document, Name, Named, json};
+use crate::guests::Caller;
+use crate::problem::{Answered, Refused, invalid};
+use crate::shapes::{List, ScheduleShape};
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(add, list))
+        .routes(routes!(show, remove))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+}
+
+/// A schedule to add.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewScheduleShape {
+    /// Its name, among those of the tenant.
+    schedule_id: String,
+    /// Five fields, or six with seconds first.
+    cron: String,
+    /// The time zone of the expression; `UTC` if absent.
+    zone: Option<String>,
+    /// What becomes of ticks that were missed: `skip`, `once` (the default) or `all`.
+    missed: Option<String>,
+    /// What is submitted at each tick: the body of `POST /v1/commands`.
+    #[schema(value_type = Object)]
+    envelope: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Tenant {
+    tenant_id: Option<String>,
+}
+
+/// Adds a schedule. The same again is a no-op.
+#[utoipa::path(
+    post, path = "/v1/schedules", tag = "schedules", request_body = NewScheduleShape,
+    responses(
+        (status = 200, description = "The schedule", body = ScheduleShape),
+    )
+)]
+async fn add(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let asked: NewScheduleShape = body.fields()?;
+    let envelope = asked.envelope.get();
+    expect_tenant(&caller, envelope.as_bytes())?;
+    let tenant = serde_json::from_str::<Tenant>(envelope).ok().and_then(|t| t.tenant_id);
+    let missed = asked.missed.as_deref().map(|name| {
+        Missed::from_name(name).ok_or_else(|| {
+            Refusal::new(Code::ScheduleInvalid)
+                .with("field", "missed")
+                .with("reason", name.to_owned())
+        })
+    });
+    let schedule = Schedule {
+        // Without one the envelope is refused, with the place.
+        tenant_id: tenant.unwrap_or_default(),
+        schedule_id: asked.schedule_id,
+        cron: asked.cron,
+        zone: asked.zone.unwrap_or_else(|| "UTC".to_owned()),
+        missed: missed.transpose()?.unwrap_or_default(),
+        envelope: envelope.to_owned(),
+    };
+    Ok(shown(&app.engine.add_schedule(schedule).await?))
+}
+
+fn shown(view: &ScheduleView) -> Response {
+    json(StatusCode::OK, &ScheduleShape::of(view))
+}
+
+/// Lists schedules by tenant and name.
+#[utoipa::path(
+    get, path = "/v1/schedules", tag = "schedules",
+    params(("tenant" = Option<String>, Query, description = "Only of this tenant")),
+    responses(
+        (status = 200, description = "All of them", body = List<ScheduleShape>),
+    )
+)]
+async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    let tenant = asked.take("tenant");
+    asked.finish()?;
+    caller.expect_tenant(tenant.as_deref())?;
+    let tenant = caller.tenant_id().map(str::to_owned).or(tenant);
+    let views = app.engine.store().schedules(tenant.as_deref()).await?;
+    let items = views.iter().map(ScheduleShape::of).collect();
+    Ok(json(StatusCode::OK, &List::<ScheduleShape> { items, next: None }))
+}
+
+/// Finds the schedule of a name: the token's tenant's, the named tenant's, or the only one of that name.
+async fn find(
+    app: &App,
+    caller: &Caller,
+    schedule_id: &str,
+    mut asked: Asked,
+) -> Answered<ScheduleView> {
+    let tenant = asked.take("tenant");
+    asked.finish()?;
+    caller.expect_tenant(tenant.as_deref())?;
+    let store = app.engine.store();
+    if let Some(tenant) = caller.tenant_id().map(str::to_owned).or(tenant) {
+        return Ok(schedules::find(store, &tenant, schedule_id).await?);
+    }
+    let mut named = store.schedules(None).await?;
+    named.retain(|view| view.schedule.schedule_id == schedule_id);
+    match (named.pop(), named.is_empty()) {
+        (Some(view), true) => Ok(view),
+        (Some(_), false) => {
+            Err(invalid("tenant", "is needed: several tenants have a schedule of this name"))
+        }
+        (None, _) => {
+            let unknown = Refusal::new(Code::ScheduleUnknown);
+            Err(Refused(unknown.with("schedule_id", schedule_id.to_owned())))
+        }
+    }
+}
+
+/// Shows a schedule.
+#[utoipa::path(
+    get, path = "/v1/schedules/{id}", tag = "schedules",
+    params(
+        ("id" = String, Path, description = "The schedule"),
+        ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
+    ),
+    responses(
+        (status = 200, description = "The schedule", body = ScheduleShape),
+    )
+)]
+async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(Name(id)): Named<Name>,
+    asked: Asked,
+) -> Answered<Response> {
+    caller.expect(Scope::Read)?;
+    Ok(shown(&find(&app, &caller, &id, asked).await?))
+}
+
+/// Forgets a schedule; its jobs stay.
+#[utoipa::path(
+    delete, path = "/v1/schedules/{id}", tag = "schedules",
+    params(
+        ("id" = String, Path, description = "The schedule"),
+        ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
+    ),
+    responses(
+        (status = 200, description = "The schedule as it was", body = ScheduleShape),
+    )
+)]
+async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(Name(id)): Named<Name>,
+    asked: Asked,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let view = find(&app, &caller, &id, asked).await?;
+    schedules::remove(app.engine.store(), &view.schedule.tenant_id, &id).await?;
+    Ok(shown(&view))
+}
+
+/// The schedule makes no jobs until it is resumed.
+#[utoipa::path(
+    post, path = "/v1/schedules/{id}/pause", tag = "schedules",
+    params(
+        ("id" = String, Path, description = "The schedule"),
+        ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
+    ),
+    responses(
+        (status = 200, description = "The schedule", body = ScheduleShape),
+    )
+)]
+async fn pause(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(Name(id)): Named<Name>,
+    asked: Asked,
+    _body: Document,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let view = find(&app, &caller, &id, asked).await?;
+    Ok(shown(&schedules::pause(app.engine.store(), &view.schedule.tenant_id, &id).await?))
+}
+
+/// The schedule goes on with its next tick. What it would have done meanwhile is not made up for.
+#[utoipa::path(
+    post, path = "/v1/schedules/{id}/resume", tag = "schedules",
+    params(
+        ("id" = String, Path, description = "The schedule"),
+        ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
+    ),
+    responses(
+        (status = 200, description = "The schedule", body = ScheduleShape),
+    )
+)]
+async fn resume(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(Name(id)): Named<Name>,
+    asked: Asked,
+    _body: Document,
+) -> Answered<Response> {
+    caller.expect(Scope::Submit)?;
+    let view = find(&app, &caller, &id, asked).await?;
+    Ok(shown(&app.engine.resume_schedule(&view.schedule.tenant_id, &id).await?))
+}
