@@ -91,8 +91,7 @@ on_both_stores! {
 
     async fn an_engine_looks_by_itself<W>(play: &Play<W>) {
         let engine = serving(play).await;
-        let mut often = schedule("t1", "s", Missed::Once);
-        often.cron = "* * * * * *".to_owned();
+        let often = Schedule { cron: "* * * * * *".to_owned(), ..schedule("t1", "s", Missed::Once) };
         let kept = engine.add_schedule(often).await.unwrap();
         until(play, kept.next_at.unwrap()).await;
         assert_eq!(keys(play.store(), 1).await, [format!("s:s:{}", kept.next_at.unwrap())]);
@@ -103,8 +102,7 @@ on_both_stores! {
         prepared(play).await;
         let store = play.store();
         for (missed, name) in [(Missed::Skip, "skip"), (Missed::Once, "once"), (Missed::All, "all")] {
-            let mut missing = schedule("t1", name, missed);
-            missing.cron = "0 * * * *".to_owned();
+            let missing = Schedule { cron: "0 * * * *".to_owned(), ..schedule("t1", name, missed) };
             schedules::add(store, missing).await.unwrap();
         }
         let first = schedules::find(store, "t1", "all").await.unwrap().next_at.unwrap();
