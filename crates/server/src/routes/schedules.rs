@@ -54,7 +54,7 @@ struct Tenant {
 
 /// Adds a schedule. The same again is a no-op.
 #[utoipa::path(
-    post, path = "/v1/schedules", tag = "schedules", request_body = NewScheduleShape,
+    post, path = "/v1/schedules", tag = "schedules", security(("token" = ["submit"])), request_body = NewScheduleShape,
     responses(
         (status = 200, description = "The schedule", body = ScheduleShape),
     )
@@ -90,7 +90,7 @@ fn shown(view: &ScheduleView) -> Response {
 
 /// Lists schedules by tenant and name.
 #[utoipa::path(
-    get, path = "/v1/schedules", tag = "schedules",
+    get, path = "/v1/schedules", tag = "schedules", security(("token" = ["read"])),
     params(("tenant" = Option<String>, Query, description = "Only of this tenant")),
     responses(
         (status = 200, description = "All of them", body = List<ScheduleShape>),
@@ -137,7 +137,7 @@ async fn find(
 
 /// Shows a schedule.
 #[utoipa::path(
-    get, path = "/v1/schedules/{id}", tag = "schedules",
+    get, path = "/v1/schedules/{id}", tag = "schedules", security(("token" = ["read"])),
     params(
         ("id" = String, Path, description = "The schedule"),
         ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
@@ -158,7 +158,7 @@ async fn show(
 
 /// Forgets a schedule; its jobs stay.
 #[utoipa::path(
-    delete, path = "/v1/schedules/{id}", tag = "schedules",
+    delete, path = "/v1/schedules/{id}", tag = "schedules", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The schedule"),
         ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
@@ -181,7 +181,7 @@ async fn remove(
 
 /// The schedule makes no jobs until it is resumed.
 #[utoipa::path(
-    post, path = "/v1/schedules/{id}/pause", tag = "schedules",
+    post, path = "/v1/schedules/{id}/pause", tag = "schedules", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The schedule"),
         ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
@@ -204,7 +204,7 @@ async fn pause(
 
 /// The schedule goes on with its next tick. What it would have done meanwhile is not made up for.
 #[utoipa::path(
-    post, path = "/v1/schedules/{id}/resume", tag = "schedules",
+    post, path = "/v1/schedules/{id}/resume", tag = "schedules", security(("token" = ["submit"])),
     params(
         ("id" = String, Path, description = "The schedule"),
         ("tenant" = Option<String>, Query, description = "Whose, if several tenants have one of this name"),
