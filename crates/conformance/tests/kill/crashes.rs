@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::effects::{self, Counts};
 use super::killer::{Random, runtime, victim};
 use super::points;
-use super::victim::{JOBS, SCRIPT, TICKS, is_cancelled};
+use super::victim::{JOBS, SCRIPT, is_cancelled};
 
 /// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
 /// for a takeover, leave the processor to others.
@@ -153,7 +153,12 @@ async fn look<S: Store>(store: &S, effects: &Counts, points: &[String]) {
     let jobs = store.jobs(filter).await.unwrap();
     let (children, jobs): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|job| job.facts.parent().is_some());
-    assert_eq!(jobs.len(), JOBS + TICKS, "{points:?}");
+    let schedules = store.schedules(None).await.unwrap();
+    assert_eq!(
+        jobs.len(),
+        JOBS + schedules.len(),
+        "{points:?}: each schedule has had its one tick"
+    );
     expect_one_child_each(&jobs, &children, points);
     let (runs, effects): (Counts, Counts) =
         effects.clone().into_iter().partition(|(name, _)| name.contains(".."));

@@ -93,9 +93,6 @@ fn gone(error: &StoreError) -> ! {
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
 pub(crate) const JOBS: usize = 12;
 
-/// The job of the schedule's one tick.
-pub(crate) const TICKS: usize = 1;
-
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
 
@@ -182,7 +179,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     };
     let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
     // Fewer slots than jobs, so that some are entered at once and others claimed.
-    tick_soon(&store).await;
+    tick_soon(&store, life).await;
     let builder = EngineBuilder::new(Seam(store))
         .config(config)
         .protocol(protocol)
@@ -299,12 +296,12 @@ fn scripted(n: usize) -> String {
     )
 }
 
-/// A schedule with one tick that is long due: it comes up once, in whichever life. Its job is one of the script's,
-/// but for its key.
-async fn tick_soon<S: Store>(store: &S) {
+/// A schedule of each life with one tick that is long due: it comes up once, in this life or a later one. Its job
+/// is one of the script's, but for its key.
+async fn tick_soon<S: Store>(store: &S, life: &str) {
     let schedule = Schedule {
         tenant_id: "t".to_owned(),
-        schedule_id: "yearly".to_owned(),
+        schedule_id: format!("yearly-{life}"),
         cron: "0 0 1 1 *".to_owned(),
         zone: "UTC".to_owned(),
         missed: Missed::Once,
@@ -314,8 +311,7 @@ async fn tick_soon<S: Store>(store: &S) {
 }
 
 async fn has_tick<S: Store>(store: &S) -> bool {
-    let view = store.schedule("t", "yearly").await.unwrap().expect("it was put there");
-    view.last_tick.is_none()
+    store.schedules(None).await.unwrap().iter().any(|view| view.last_tick.is_none())
 }
 
 /// Submits in a transaction of a user: the same job once more, on another way in.
