@@ -37,13 +37,14 @@ type Scenario = Vec<String>;
 
 /// On SQLite files.
 pub(crate) fn on_sqlite() {
-    run(points::SQLITE, Folder::new);
+    run(points::SQLITE, 500, Folder::new);
 }
 
 /// On databases of a server.
 pub(crate) fn on_postgres() {
     let cluster = Cluster::start();
-    run(points::POSTGRES, || Database::new(&cluster));
+    // A life there costs three times as much: the other pairs are for the long run.
+    run(points::POSTGRES, 100, || Database::new(&cluster));
 }
 
 /// Books that a scenario begins with empty.
@@ -55,9 +56,9 @@ trait Books {
     fn look(&self, points: &[String]);
 }
 
-fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
+fn run<B: Books>(own: &[&str], pairs: u32, books: impl Fn() -> B + Sync) {
     let all = points::all(own);
-    let scenarios = scenarios(&all);
+    let scenarios = scenarios(&all, pairs);
     let next = AtomicUsize::new(0);
     let crashed: Mutex<Vec<String>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -89,8 +90,8 @@ fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
     );
 }
 
-/// Every point at some of its passes, and pairs of points: `SPRAG_PAIRS` of them, or all.
-fn scenarios(points: &[String]) -> Vec<Scenario> {
+/// Every point at some of its passes, and so many pairs of points, unless `SPRAG_PAIRS` says how many, or all.
+fn scenarios(points: &[String], pairs: u32) -> Vec<Scenario> {
     let mut random = Random(0xc4a5);
     let mut all = Vec::new();
     for point in points {
@@ -109,8 +110,8 @@ fn scenarios(points: &[String]) -> Vec<Scenario> {
                 all.extend(points.iter().map(pair));
             }
         }
-        pairs => {
-            let pairs: u32 = pairs.map_or(500, |pairs| pairs.parse().unwrap());
+        wanted => {
+            let pairs = wanted.map_or(pairs, |wanted| wanted.parse().unwrap());
             for _ in 0..pairs {
                 let mut pick = || {
                     let n = usize::try_from(random.below(points.len() as u64)).unwrap();
