@@ -516,12 +516,17 @@ BEGIN
     WHERE (job_id, step_index, branch, turn, attempt_no) IN (
         SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.activates));
 
+    -- Two statements: SQLite looks a list of keys up by the primary key only if it is one SELECT.
     UPDATE attempt SET version = version + 1, updated_at = NEW.now, countdown = countdown - 1,
         ready_at = iif(countdown = 1 AND delay_ms = 0, NEW.now - priority * NEW.ageing_ms, NULL),
         timer_at = iif(countdown = 1 AND delay_ms > 0, NEW.now + delay_ms, NULL)
     WHERE (job_id, step_index, branch, turn, attempt_no) IN (
-        SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.counts_down)
-        UNION ALL
+        SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.counts_down));
+
+    UPDATE attempt SET version = version + 1, updated_at = NEW.now, countdown = countdown - 1,
+        ready_at = iif(countdown = 1 AND delay_ms = 0, NEW.now - priority * NEW.ageing_ms, NULL),
+        timer_at = iif(countdown = 1 AND delay_ms > 0, NEW.now + delay_ms, NULL)
+    WHERE (job_id, step_index, branch, turn, attempt_no) IN (
         SELECT NEW.job_id, value ->> 0, value ->> 1, value ->> 2, 1 FROM json_each(NEW.lets_in));
 
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, item,
