@@ -28,6 +28,7 @@ mod jobs;
 mod ledgers;
 mod literals;
 mod payloads;
+mod plans;
 mod poison;
 mod pull;
 mod races;

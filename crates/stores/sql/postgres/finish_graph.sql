@@ -3,8 +3,9 @@
 -- one that is being cancelled. If its job is ending, the first message of a job in the slice also closes
 -- every obligation that nobody has begun, except what another statement has locked at this moment: that one
 -- finds the job ending by itself. A message that makes the end certain comes alone of its job. Arrays with
--- one value per message are read at n, those with three at k, those with six at q. What an end opens and
--- counts down has the number of its message.
+-- one value per message are read at n, those with three at k, those with six at q. What all ends open and
+-- count down stands in one row of arrays; `$20`, `$24` and `$28` say where the part of each message ends. The parts
+-- are cut out message by message: a join by number would compare every place with every message.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -51,7 +52,7 @@ WITH alive AS MATERIALIZED (
         AND a.turn = w.turn AND a.attempt_no = w.attempt_no
 ), settled AS MATERIALIZED (
     SELECT c.*, CASE WHEN c.ordinal = 1 AND (c.p > 1 OR c.pins IS NOT NULL)
-        THEN (SELECT count(*) FROM waiting w WHERE w.n = c.n AND w.is_live) ELSE 0 END AS closed
+        THEN (SELECT count(*)::integer FROM waiting w WHERE w.n = c.n AND w.is_live) ELSE 0 END AS closed
     FROM chosen c
 ), running AS (
     SELECT s.*, s.semaphore + sum(s.children - 1 - s.closed)
@@ -82,9 +83,11 @@ WITH alive AS MATERIALIZED (
         ready_at = CASE WHEN a.delay_ms = 0 THEN d.now - a.priority * $19::bigint END,
         timer_at = CASE WHEN a.delay_ms > 0 THEN d.now + a.delay_ms END
     FROM (SELECT p.now, p.job_id, u.step_index, u.branch, u.turn, 1 AS attempt_no
-        FROM unnest($20::integer[], $21::integer[], $22::bigint[], $23::integer[])
-            AS u (n, step_index, branch, turn) JOIN plan p ON p.n = u.n
-        WHERE p.follows = 1) AS d
+        FROM plan p, LATERAL (SELECT coalesce(($20::integer[])[p.n - 1], 0) + 1 AS first,
+                ($20::integer[])[p.n] AS last) AS c,
+            LATERAL unnest(($21::integer[])[c.first:c.last], ($22::bigint[])[c.first:c.last],
+                ($23::integer[])[c.first:c.last]) AS u (step_index, branch, turn)
+        WHERE p.follows = 1 OFFSET 0) AS d -- what is to be found first, or all of the job would be looked at
     WHERE a.job_id = d.job_id AND a.step_index = d.step_index AND a.branch = d.branch
         AND a.turn = d.turn AND a.attempt_no = d.attempt_no
     RETURNING 1
@@ -96,8 +99,10 @@ WITH alive AS MATERIALIZED (
         timer_at = CASE WHEN a.countdown = d.ends AND a.delay_ms > 0 THEN d.now + a.delay_ms END
     FROM (SELECT p.job_id, u.step_index, u.branch, u.turn, 1 AS attempt_no, max(p.now) AS now,
             count(*)::integer AS ends
-        FROM unnest($24::integer[], $25::integer[], $26::bigint[], $27::integer[])
-            AS u (n, step_index, branch, turn) JOIN plan p ON p.n = u.n
+        FROM plan p, LATERAL (SELECT coalesce(($24::integer[])[p.n - 1], 0) + 1 AS first,
+                ($24::integer[])[p.n] AS last) AS c,
+            LATERAL unnest(($25::integer[])[c.first:c.last], ($26::bigint[])[c.first:c.last],
+                ($27::integer[])[c.first:c.last]) AS u (step_index, branch, turn)
         WHERE p.follows = 1 GROUP BY p.job_id, u.step_index, u.branch, u.turn) AS d
     WHERE a.job_id = d.job_id AND a.step_index = d.step_index AND a.branch = d.branch
         AND a.turn = d.turn AND a.attempt_no = d.attempt_no
@@ -110,11 +115,17 @@ WITH alive AS MATERIALIZED (
         CASE WHEN u.begins = 1 AND u.delay_ms > 0 THEN p.now + u.delay_ms END,
         u.priority, u.delay_ms, u.step_id, u.step_type, u.service, u.gate, u.gate_max, u.gate_gap,
         p.now, p.now
-    FROM unnest($28::integer[], $29::integer[], $30::bigint[], $31::integer[], $32::text[],
-        $33::smallint[], $34::integer[], $35::integer[], $36::bigint[], $37::text[], $38::text[],
-        $39::text[], $43::text[], $44::integer[], $45::bigint[]) AS u (n, step_index, branch, turn, item,
-        begins, countdown, priority, delay_ms, step_id, step_type, service, gate, gate_max, gate_gap) JOIN plan p ON p.n = u.n
-    WHERE p.follows = 1
+    FROM plan p, LATERAL (SELECT coalesce(($28::integer[])[p.n - 1], 0) + 1 AS first,
+            ($28::integer[])[p.n] AS last) AS c,
+        LATERAL unnest(($29::integer[])[c.first:c.last], ($30::bigint[])[c.first:c.last],
+            ($31::integer[])[c.first:c.last], ($32::text[])[c.first:c.last],
+            ($33::smallint[])[c.first:c.last], ($34::integer[])[c.first:c.last],
+            ($35::integer[])[c.first:c.last], ($36::bigint[])[c.first:c.last],
+            ($37::text[])[c.first:c.last], ($38::text[])[c.first:c.last], ($39::text[])[c.first:c.last],
+            ($43::text[])[c.first:c.last], ($44::integer[])[c.first:c.last],
+            ($45::bigint[])[c.first:c.last]) AS u (step_index, branch, turn, item, begins, countdown,
+            priority, delay_ms, step_id, step_type, service, gate, gate_max, gate_gap)
+    WHERE p.follows = 1 AND c.last >= c.first
 ), jobs AS (
     UPDATE sprag.job j SET semaphore = p.after, version = j.version + p.ordinal,
         state = CASE WHEN p.after = 0 THEN ($40::smallint[])[p.k] ELSE j.state END,

@@ -1,6 +1,7 @@
 -- Open attempts of a slice move along and live by their timer. The job moves with the first ACK; if it has
 -- moved on meanwhile (a cancel), nothing is written and the worker's word is read again. Nobody but the
--- publisher may own such an attempt. What tells nothing (a heartbeat) leaves the job's row alone.
+-- publisher may own such an attempt. What tells nothing (a heartbeat) leaves the job's row alone. The job is found by
+-- `of_job` as in claim.sql.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -14,10 +15,10 @@ WITH alive AS MATERIALIZED (
     FROM (SELECT alive.now, u.*, j.state AS job_state
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
             $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::boolean[], $13::bigint[],
-            $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[])
+            $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[], $3::uuid[])
             WITH ORDINALITY AS u (job_id, step_index, branch, turn, attempt_no, version, lease_id,
-            step_to, outbox, acked, ms, job_from, job_to, owner, progress, changes, n)
-            JOIN sprag.job j ON j.job_id = u.job_id
+            step_to, outbox, acked, ms, job_from, job_to, owner, progress, changes, of_job, n)
+            JOIN sprag.job j ON j.job_id = u.of_job
         WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
     WHERE (i.job_from IS NULL OR i.job_state = i.job_from)
         AND a.job_id = i.job_id AND a.step_index = i.step_index AND a.branch = i.branch

@@ -1,12 +1,12 @@
 -- A slice of what a dead engine held. An activation that was entered and not dispatched goes back to the queue; its
 -- next claim enters it again. A directive that was not published is anybody's to publish. The rest passes to the
 -- heir; a message is delivered again, which is one more entry of Leg2. Rows are found by their owner and locked in
--- the order of their keys.
+-- the order of their keys, their jobs by `of_job` as in claim.sql.
 WITH mine AS MATERIALIZED (
     SELECT job_id, step_index, branch, turn, attempt_no FROM sprag.attempt
     WHERE owner = $1::bigint LIMIT $5::bigint
 ), held AS MATERIALIZED (
-    SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
+    SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no, a.job_id AS of_job,
         a.lease_id IS NULL AND a.ending IS NULL AS free,
         coalesce(a.outbox = 0 AND a.ending IS NULL, false) AS unsent
     FROM mine m JOIN sprag.attempt a ON a.job_id = m.job_id AND a.step_index = m.step_index
@@ -21,7 +21,7 @@ UPDATE sprag.attempt a SET version = a.version + 1,
     updated_at = CASE WHEN h.free OR h.unsent THEN $3::bigint ELSE a.updated_at END,
     ledger = a.ledger + CASE WHEN a.ending IS NOT NULL AND a.ledger % 100000000 < 99999999
         THEN 1 ELSE 0 END
-FROM held h JOIN sprag.job j ON j.job_id = h.job_id
+FROM held h JOIN sprag.job j ON j.job_id = h.of_job
 WHERE a.job_id = h.job_id AND a.step_index = h.step_index AND a.branch = h.branch
     AND a.turn = h.turn AND a.attempt_no = h.attempt_no
 RETURNING {held}, h.free OR h.unsent

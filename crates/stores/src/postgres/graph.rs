@@ -101,15 +101,15 @@ pub(super) async fn finish_slice(
                 &column(slice, |write| losses(write.open.follows).0),
                 &column(slice, |write| delay(write.open.follows)),
                 &AGEING_MS,
-                &activates.n,
+                &activates.ends,
                 &activates.step_index,
                 &activates.branch,
                 &activates.turn,
-                &counts_down.n,
+                &counts_down.ends,
                 &counts_down.step_index,
                 &counts_down.branch,
                 &counts_down.turn,
-                &opens.n,
+                &opens.ends,
                 &opens.step_index,
                 &opens.branch,
                 &opens.turn,
@@ -139,10 +139,11 @@ pub(super) async fn finish_slice(
     Ok(!found.is_empty())
 }
 
-/// Places of all messages, each with the number of its message.
+/// Places of all messages, one message after the other.
 #[derive(Default)]
 struct Places {
-    n: Vec<i32>,
+    /// How many there are up to the end of each message.
+    ends: Vec<i32>,
     step_index: Vec<i32>,
     branch: Vec<i64>,
     turn: Vec<i32>,
@@ -154,13 +155,13 @@ impl Places {
         places: impl Fn(&'a GraphFinish) -> I,
     ) -> Self {
         let mut this = Self::default();
-        for (n, (_, write)) in (1_i32..).zip(slice) {
+        for (_, write) in slice {
             for place in places(graph_of(write)) {
-                this.n.push(n);
                 this.step_index.push(signed(place.step_index));
                 this.branch.push(place.branch.cast_signed());
                 this.turn.push(signed(place.turn));
             }
+            this.ends.push(i32::try_from(this.turn.len()).expect("a slice fits into memory"));
         }
         this
     }

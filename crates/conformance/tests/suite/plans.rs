@@ -1,0 +1,75 @@
+//! How Postgres goes about the statements of slices. Connections plan a statement once, often while the tables are
+//! still empty, and keep that plan for long. Whatever the tables hold later, each must find its attempts by their
+//! whole keys: going from a job to all its attempts looks as cheap in an empty store, and made the claims of a job of
+//! 10,000 branches take fifty times as long as those of 1,000.
+
+use std::fs;
+use std::path::Path;
+
+use sprag_conformance::cluster::Cluster;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
+use tokio_postgres::SimpleQueryMessage;
+
+/// What the store tells the planner on connections for slices.
+const SETTINGS: &str = "SET search_path = sprag; SET plan_cache_mode = force_generic_plan; \
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+    SET enable_bitmapscan = off; SET jit = off";
+/// Statements that are to look at more than one attempt of a job or of a step, and how often: the newest attempt at
+/// a place, and whatever is left of a job that is ending or goes.
+const BY_PART_OF_THE_KEY: [(&str, usize); 7] = [
+    ("any_obligation", 1),
+    ("ends", 1),
+    ("find", 1),
+    ("finish", 1),
+    ("finish_graph", 1),
+    ("parked_wait", 1),
+    ("retire", 1),
+];
+
+#[tokio::test]
+async fn in_an_empty_store_slices_are_planned_to_find_attempts_by_their_whole_keys() {
+    let cluster = Cluster::shared();
+    let url = cluster.database().await;
+    let _store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(SETTINGS).await.unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../stores/sql/postgres");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if name.starts_with("schema_") || name == "views" {
+            continue;
+        }
+        let sql = fs::read_to_string(&path).unwrap().replace("{held}", "a.*, j.*");
+        let plan = plan_of(&client, name, &sql).await;
+        let by_part = plan.windows(2).filter(|two| is_by_part(&two[0], &two[1])).count();
+        let allowed = BY_PART_OF_THE_KEY.iter().find(|(allowed, _)| *allowed == name);
+        assert_eq!(by_part, allowed.map_or(0, |(_, times)| *times), "{name}:\n{}", plan.join("\n"));
+        seen += usize::from(plan.iter().any(|line| line.contains("attempt_pkey")));
+    }
+    assert!(seen > 15, "the statements are where they were: {seen}");
+}
+
+/// The plan that holds for all parameters.
+async fn plan_of(client: &tokio_postgres::Client, name: &str, sql: &str) -> Vec<String> {
+    let parameters = (1..100).rev().find(|n| sql.contains(&format!("${n}"))).unwrap_or(0);
+    let nothing = vec!["NULL"; parameters].join(", ");
+    let given = if parameters == 0 { String::new() } else { format!("({nothing})") };
+    client.batch_execute(&format!("PREPARE slice_{name} AS {sql}")).await.unwrap();
+    let explain = format!("EXPLAIN (COSTS OFF) EXECUTE slice_{name}{given}");
+    let explained = client.simple_query(&explain).await.unwrap();
+    let line = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap().to_owned()),
+        _ => None,
+    };
+    explained.iter().filter_map(line).collect()
+}
+
+/// Whether a scan of attempts, and the condition that stands below it, go by less than a whole key.
+fn is_by_part(scan: &str, condition: &str) -> bool {
+    let whole = ["job_id = ", "step_index = ", "branch = ", "turn = ", "attempt_no = "];
+    let by_key = scan.contains("attempt_pkey") && !whole.iter().all(|key| condition.contains(key));
+    by_key || (scan.contains(" on attempt") && scan.contains("Seq Scan"))
+}
