@@ -163,6 +163,11 @@ impl Looking {
         self.wait(self.store.schedules(tenant_id))
     }
 
+    /// The schedule of a name, of this tenant or the only one.
+    pub fn schedule(&self, tenant: Option<&str>, name: &str) -> Result<ScheduleView, Refusal> {
+        self.runtime.block_on(schedules::find_named(&self.store, tenant, name))
+    }
+
     /// Services that are paused or waited for.
     pub fn services(&self) -> Result<Vec<ServiceView>, Refusal> {
         self.wait(self.store.services())

@@ -270,6 +270,26 @@ pub async fn find<S: Store>(
     found.ok_or_else(|| unknown(tenant_id, schedule_id))
 }
 
+/// The schedule of a name: the named tenant's, or the only one if no tenant is named.
+pub async fn find_named<S: Store>(
+    store: &S,
+    tenant_id: Option<&str>,
+    schedule_id: &str,
+) -> Result<ScheduleView, Refusal> {
+    if let Some(tenant_id) = tenant_id {
+        return find(store, tenant_id, schedule_id).await;
+    }
+    let mut named = store.schedules(None).await?;
+    named.retain(|view| view.schedule.schedule_id == schedule_id);
+    let refused = |code| Refusal::new(code).with("schedule_id", schedule_id.to_owned());
+    match (named.pop(), named.is_empty()) {
+        (Some(view), true) => Ok(view),
+        (Some(_), false) => Err(refused(Code::CallInvalid)
+            .with("reason", "several tenants have a schedule of this name: name the tenant")),
+        (None, _) => Err(refused(Code::ScheduleUnknown)),
+    }
+}
+
 /// What a look at the schedules has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looked {

@@ -193,7 +193,7 @@ fn change(at: &Jobs, args: &OneArgs, change: Change) -> Result<Value, Failure> {
             Ok(client.call(method, &path, b"")?)
         }
         Jobs::Store(url) => {
-            let view = find(url, args)?;
+            let view = Looking::open(url)?.schedule(args.tenant.as_deref(), &args.schedule)?;
             let (tenant, name) = (&view.schedule.tenant_id, &args.schedule);
             let acting = Acting::open(url)?;
             match change {
@@ -205,21 +205,6 @@ fn change(at: &Jobs, args: &OneArgs, change: Change) -> Result<Value, Failure> {
                 }
             }
         }
-    }
-}
-
-/// The schedule of a name: the named tenant's, or the only one.
-fn find(url: &str, args: &OneArgs) -> Result<ScheduleView, Refusal> {
-    let mut named = Looking::open(url)?.schedules(args.tenant.as_deref())?;
-    named.retain(|view| view.schedule.schedule_id == args.schedule);
-    let refused = |code| Refusal::new(code).with("schedule_id", args.schedule.clone());
-    match (named.pop(), named.is_empty()) {
-        (Some(view), true) => Ok(view),
-        (Some(_), false) => Err(refused(Code::CallInvalid).with(
-            "reason",
-            "several tenants have a schedule of this name: name one with --tenant",
-        )),
-        (None, _) => Err(refused(Code::ScheduleUnknown)),
     }
 }
 

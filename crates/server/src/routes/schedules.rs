@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -19,7 +20,7 @@ use super::commands::expect_tenant;
 use crate::app::App;
 use crate::call::{Asked, Document, Name, Named, json};
 use crate::guests::Caller;
-use crate::problem::{Answered, Refused, invalid};
+use crate::problem::{Answered, Refused};
 use crate::shapes::{List, ScheduleShape};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -107,31 +108,22 @@ async fn list(State(app): State<Arc<App>>, caller: Caller, mut asked: Asked) -> 
     Ok(json(StatusCode::OK, &List::<ScheduleShape> { items, next: None }))
 }
 
-/// Finds the schedule of a name: the token's tenant's, the named tenant's, or the only one of that name.
-async fn find(
-    app: &App,
-    caller: &Caller,
-    schedule_id: &str,
-    mut asked: Asked,
-) -> Answered<ScheduleView> {
-    let tenant = asked.take("tenant");
-    asked.finish()?;
-    caller.expect_tenant(tenant.as_deref())?;
-    let store = app.engine.store();
-    if let Some(tenant) = caller.tenant_id().map(str::to_owned).or(tenant) {
-        return Ok(schedules::find(store, &tenant, schedule_id).await?);
-    }
-    let mut named = store.schedules(None).await?;
-    named.retain(|view| view.schedule.schedule_id == schedule_id);
-    match (named.pop(), named.is_empty()) {
-        (Some(view), true) => Ok(view),
-        (Some(_), false) => {
-            Err(invalid("tenant", "is needed: several tenants have a schedule of this name"))
-        }
-        (None, _) => {
-            let unknown = Refusal::new(Code::ScheduleUnknown);
-            Err(Refused(unknown.with("schedule_id", schedule_id.to_owned())))
-        }
+/// The schedule that the path names, of the token's tenant, of the one after the question mark, or the only one.
+struct Scheduled(ScheduleView);
+
+impl FromRequestParts<Arc<App>> for Scheduled {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Answered<Self> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        caller.expect(if parts.method == Method::GET { Scope::Read } else { Scope::Submit })?;
+        let Named(Name(id)) = Named::<Name>::from_request_parts(parts, app).await?;
+        let mut asked = Asked::from_request_parts(parts, app).await?;
+        let tenant = asked.take("tenant");
+        asked.finish()?;
+        caller.expect_tenant(tenant.as_deref())?;
+        let tenant = caller.tenant_id().or(tenant.as_deref());
+        Ok(Self(schedules::find_named(app.engine.store(), tenant, &id).await?))
     }
 }
 
@@ -146,14 +138,8 @@ async fn find(
         (status = 200, description = "The schedule", body = ScheduleShape),
     )
 )]
-async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(Name(id)): Named<Name>,
-    asked: Asked,
-) -> Answered<Response> {
-    caller.expect(Scope::Read)?;
-    Ok(shown(&find(&app, &caller, &id, asked).await?))
+async fn show(Scheduled(view): Scheduled) -> Response {
+    shown(&view)
 }
 
 /// Forgets a schedule; its jobs stay.
@@ -167,15 +153,9 @@ async fn show(
         (status = 200, description = "The schedule as it was", body = ScheduleShape),
     )
 )]
-async fn remove(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(Name(id)): Named<Name>,
-    asked: Asked,
-) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    let view = find(&app, &caller, &id, asked).await?;
-    schedules::remove(app.engine.store(), &view.schedule.tenant_id, &id).await?;
+async fn remove(State(app): State<Arc<App>>, Scheduled(view): Scheduled) -> Answered<Response> {
+    let Schedule { tenant_id, schedule_id, .. } = &view.schedule;
+    schedules::remove(app.engine.store(), tenant_id, schedule_id).await?;
     Ok(shown(&view))
 }
 
@@ -192,14 +172,11 @@ async fn remove(
 )]
 async fn pause(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(Name(id)): Named<Name>,
-    asked: Asked,
+    Scheduled(view): Scheduled,
     _body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    let view = find(&app, &caller, &id, asked).await?;
-    Ok(shown(&schedules::pause(app.engine.store(), &view.schedule.tenant_id, &id).await?))
+    let Schedule { tenant_id, schedule_id, .. } = &view.schedule;
+    Ok(shown(&schedules::pause(app.engine.store(), tenant_id, schedule_id).await?))
 }
 
 /// The schedule goes on with its next tick. What it would have done meanwhile is not made up for.
@@ -215,12 +192,9 @@ async fn pause(
 )]
 async fn resume(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Named(Name(id)): Named<Name>,
-    asked: Asked,
+    Scheduled(view): Scheduled,
     _body: Document,
 ) -> Answered<Response> {
-    caller.expect(Scope::Submit)?;
-    let view = find(&app, &caller, &id, asked).await?;
-    Ok(shown(&app.engine.resume_schedule(&view.schedule.tenant_id, &id).await?))
+    let Schedule { tenant_id, schedule_id, .. } = &view.schedule;
+    Ok(shown(&app.engine.resume_schedule(tenant_id, schedule_id).await?))
 }
