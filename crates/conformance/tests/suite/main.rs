@@ -6,6 +6,7 @@
 mod deeds;
 mod model;
 mod play;
+mod seam;
 mod world;
 
 mod audit;
