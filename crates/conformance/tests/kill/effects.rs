@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sprag_engine::batch::OutputRun;
-use sprag_engine::store::Store;
+use sprag_engine::requests::RequestStore;
+use sprag_engine::tokens::TokenStore;
 use sprag_stores::postgres::{PostgresStore, PostgresWork};
 use sprag_stores::sqlite::{SqliteStore, SqliteWork};
 use tokio_postgres::NoTls;
@@ -16,7 +17,7 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS effect (name text)";
 const COUNTS: &str = "SELECT name, count(*) FROM effect GROUP BY name";
 
 /// A store with work that writes an effect.
-pub(crate) trait Effects: Store {
+pub(crate) trait Effects: RequestStore + TokenStore {
     fn effect(name: String) -> Self::Work;
 }
 

@@ -13,6 +13,7 @@ mod owner;
 mod pause;
 mod points;
 mod poison;
+mod requests;
 mod seam;
 mod victim;
 

@@ -10,8 +10,9 @@ use sprag_engine::crash::crash_point;
 use sprag_engine::feed::{Cursor, FeedEvent};
 use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
-use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
+use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
@@ -20,6 +21,7 @@ use sprag_engine::store::{
     RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
     Worked,
 };
+use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
 };
@@ -308,15 +310,15 @@ impl<S: Store> Gates for Seam<S> {
 
 impl<S: Store> Upkeep for Seam<S> {
     async fn pause(&self, service: &str) -> Answer<()> {
-        self.0.pause(service).await
+        around!(self.pause(service))
     }
 
     async fn resume(&self, service: &str) -> Answer<()> {
-        self.0.resume(service).await
+        around!(self.resume(service))
     }
 
     async fn serve(&self, services: Vec<String>) -> Answer<()> {
-        self.0.serve(services).await
+        around!(self.serve(services))
     }
 
     async fn services(&self) -> Answer<Vec<ServiceView>> {
@@ -378,7 +380,7 @@ impl<S: Store> Schedules for Seam<S> {
         schedule: Schedule,
         next_at: Option<Millis>,
     ) -> Answer<ScheduleView> {
-        self.0.put_schedule(schedule, next_at).await
+        around!(self.put_schedule(schedule, next_at))
     }
 
     async fn schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<Option<ScheduleView>> {
@@ -390,11 +392,11 @@ impl<S: Store> Schedules for Seam<S> {
     }
 
     async fn remove_schedule(&self, tenant_id: &str, schedule_id: &str) -> Answer<bool> {
-        self.0.remove_schedule(tenant_id, schedule_id).await
+        around!(self.remove_schedule(tenant_id, schedule_id))
     }
 
     async fn rest_schedule(&self, tenant_id: &str, schedule_id: &str, rest: Rest) -> Answer<()> {
-        self.0.rest_schedule(tenant_id, schedule_id, rest).await
+        around!(self.rest_schedule(tenant_id, schedule_id, rest))
     }
 
     async fn next_schedules(&self, limit: u32) -> Answer<Vec<ScheduleView>> {
@@ -403,5 +405,50 @@ impl<S: Store> Schedules for Seam<S> {
 
     async fn tick(&self, write: TickWrite) -> Answer<bool> {
         around!(self.tick(write))
+    }
+}
+
+impl<S: RequestStore> RequestStore for Seam<S> {
+    async fn create_request(&self, request: NewRequest) -> Answer<RequestView> {
+        around!(self.create_request(request))
+    }
+
+    async fn amend_request<T: Send + 'static>(
+        &self,
+        engine: EngineNo,
+        request_id: RequestId,
+        decide: DecideRequest<T>,
+    ) -> Answer<Option<Result<T, Refusal>>> {
+        around!(self.amend_request(engine, request_id, decide))
+    }
+
+    async fn request(&self, request_id: RequestId) -> Answer<Option<RequestView>> {
+        self.0.request(request_id).await
+    }
+
+    async fn requests(&self, filter: RequestFilter) -> Answer<Vec<RequestView>> {
+        self.0.requests(filter).await
+    }
+
+    async fn request_events(&self, request_id: RequestId) -> Answer<Vec<EventView>> {
+        self.0.request_events(request_id).await
+    }
+}
+
+impl<S: TokenStore> TokenStore for Seam<S> {
+    async fn put_token(&self, token: NewToken) -> Answer<TokenView> {
+        around!(self.put_token(token))
+    }
+
+    async fn token(&self, token_id: &str) -> Answer<Option<TokenView>> {
+        self.0.token(token_id).await
+    }
+
+    async fn tokens(&self) -> Answer<Vec<TokenView>> {
+        self.0.tokens().await
+    }
+
+    async fn revoke_token(&self, token_id: &str) -> Answer<Option<TokenView>> {
+        around!(self.revoke_token(token_id))
     }
 }

@@ -16,21 +16,25 @@ use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::hooks::{Ended, Hook};
 use sprag_engine::ids::JobId;
+use sprag_engine::outbound::{Answer, Call};
 use sprag_engine::protocol::{Protocol, Step};
-use sprag_engine::schedules::Schedule;
+use sprag_engine::schedules::{Rest, Schedule, ScheduleView};
 use sprag_engine::signals::Signal;
 use sprag_engine::store::{AttemptView, JobFilter, Store, StoreError};
+use sprag_engine::tokens::{NewToken, Scope};
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Handler, TransactionalHandler};
 use sprag_kernel::State;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::decide::schedule::Missed;
+use sprag_kernel::keys::Hash;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
 use super::batches;
 use super::effects::{self, Effects};
 use super::poison;
+use super::requests;
 use super::seam::Seam;
 
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
@@ -96,8 +100,8 @@ pub(crate) const JOBS: usize = 12;
 /// The first of those that are graphs.
 const GRAPHS: usize = 9;
 
-/// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle, a step that
-/// is skipped, a join with a rate, a cycle over a fan-out, a sleep, a wait whose signal comes early, one whose
+/// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle and another
+/// fan-out, a step that is skipped, a join with a rate, a cycle over a fan-out, a sleep, a wait whose signal comes early, one whose
 /// signal comes when it is parked, and a child job.
 const GRAPH: &str = "
   - {step_id: parked, needs: [], wait: {signal: late}}
@@ -109,6 +113,7 @@ const GRAPH: &str = "
         repeat: {while: turn + 1 < item, max: 3}
         service: work
         limit: {max: 1, key: tenant}
+      - {step_id: nested, for_each: '[1, 2]', service: work}
   - {step_id: never, needs: [], when: 'false', service: work}
   - {step_id: both, needs: [each, never], service: work, limit: {max: 3, rate: {max: 500, per: 1s}}}
   - step_id: rounds
@@ -174,19 +179,24 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         // Looked for from the start, and nothing is that old.
         retention: Some(LIMIT),
         dedup_retention: Some(LIMIT),
+        exec: Some(2),
         hook_backoff: vec![Duration::from_millis(1)],
         ..EngineConfig::default()
     };
     let hook = Hook::new(|_: Ended| async { Ok::<_, String>(()) });
-    // Fewer slots than jobs, so that some are entered at once and others claimed.
+    let store = Seam(store);
     tick_soon(&store, life).await;
-    let builder = EngineBuilder::new(Seam(store))
+    set_up(&store, life).await;
+    let builder = EngineBuilder::new(store)
         .config(config)
+        .http(Arc::new(|_: &Call| Ok(Answer { status: 200, body: b"{}".to_vec() })))
         .protocol(protocol)
         .protocol(graph)
-        .protocol(child);
+        .protocol(child)
+        .protocol(requests::protocol());
     let builder = builder.hook_for_all("told", hook);
     let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
+    // Fewer slots than jobs, so that some are entered at once and others claimed.
     let builder = builder.service("work", 2, handler).bus(&["published"], bus);
     let builder = builder.transactional_batch_service(
         "items",
@@ -206,6 +216,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
             say_early_and_late(&engine, submitted.job_id).await;
         }
     }
+    requests::ask(&engine, folder).await;
     let all_closed = async {
         let store = engine.store();
         while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0
@@ -228,7 +239,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
 }
 
 /// A step, and those inside of it, are tried again at once.
-fn soon(step: &mut Step) {
+pub(crate) fn soon(step: &mut Step) {
     step.retry.backoff = Some(vec![1]);
     step.steps.iter_mut().for_each(soon);
 }
@@ -299,19 +310,46 @@ fn scripted(n: usize) -> String {
 /// A schedule of each life with one tick that is long due: it comes up once, in this life or a later one. Its job
 /// is one of the script's, but for its key.
 async fn tick_soon<S: Store>(store: &S, life: &str) {
-    let schedule = Schedule {
+    store.put_schedule(yearly(life), Some(1)).await.unwrap();
+}
+
+fn yearly(life: &str) -> Schedule {
+    Schedule {
         tenant_id: "t".to_owned(),
         schedule_id: format!("yearly-{life}"),
         cron: "0 0 1 1 *".to_owned(),
         zone: "UTC".to_owned(),
         missed: Missed::Once,
         envelope: scripted(0),
-    };
-    store.put_schedule(schedule, Some(1)).await.unwrap();
+    }
 }
 
+/// Whether a schedule has not had its tick; one that never ticks has none to wait for.
 async fn has_tick<S: Store>(store: &S) -> bool {
-    store.schedules(None).await.unwrap().iter().any(|view| view.last_tick.is_none())
+    let waits = |view: &ScheduleView| view.last_tick.is_none() && view.next_at.is_some();
+    store.schedules(None).await.unwrap().iter().any(waits)
+}
+
+/// What somebody sets up beside jobs, again in each life: a pause that ends, a schedule that goes, a token that is
+/// taken back.
+async fn set_up<S: Effects>(store: &S, life: &str) {
+    store.pause("nobody").await.unwrap();
+    store.resume("nobody").await.unwrap();
+    let resting = Schedule { schedule_id: format!("resting-{life}"), ..yearly(life) };
+    let name = resting.schedule_id.clone();
+    store.put_schedule(resting, None).await.unwrap();
+    store.rest_schedule("t", &name, Rest::Paused).await.unwrap();
+    store.remove_schedule("t", &name).await.unwrap();
+    let token = NewToken {
+        token_id: "token".to_owned(),
+        hash: Hash::of(b"token"),
+        scopes: [Scope::Work].into_iter().collect(),
+        tenant_id: None,
+        label: "script".to_owned(),
+        lifetime_ms: None,
+    };
+    store.put_token(token).await.unwrap();
+    store.revoke_token("token").await.unwrap();
 }
 
 /// Submits in a transaction of a user: the same job once more, on another way in.

@@ -1,6 +1,7 @@
 //! Requests: created once, then amended under the row's lock, with the job of a run in the same
 //! transaction. The engine's row is locked first, as everywhere; nobody else locks requests.
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId, RequestId};
 use sprag_engine::requests::{
     DecideRequest, NewRequest, RequestFacts, RequestFilter, RequestStore, RequestView,
@@ -15,7 +16,7 @@ use super::PostgresStore;
 use super::failure::{Repeats, failed};
 use super::hints::ring;
 use super::limited;
-use super::pools::Pools;
+use super::pools::{Pools, begin, commit};
 use super::rows::{get, hash, state, unsigned, unsigned_long};
 use super::slice::{code, signed};
 
@@ -143,10 +144,11 @@ async fn amend<T>(
     let mut repeats = Repeats::default();
     let mut client = pools.engine().await?;
     let (answer, has_run) = loop {
-        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        let tx = begin(&mut client).await?;
         let alive = "SELECT 1 FROM sprag.engine WHERE engine_no = $1 AND dead = 0 FOR KEY SHARE";
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
         let found = lock(&tx, request_id).await.map_err(|error| failed(&error))?;
+        crash_point("postgres.amend_request.after_lock");
         let Some(row) = found else { return Ok(None) };
         let (write, answer) = match decide(&view(&row)?) {
             Err(refusal) => return Ok(Some(Err(refusal))),
@@ -163,9 +165,10 @@ async fn amend<T>(
             if !answer.transpose()?.is_some_and(|submitted| submitted.created) {
                 return Err(StoreError::Poison("a run that never began has a job".to_owned()));
             }
+            crash_point("postgres.amend_request.after_job");
         }
         let written = match write_row(&tx, pools, request_id, &write).await {
-            Ok(()) => tx.commit().await,
+            Ok(()) => commit(tx).await,
             Err(error) => Err(error),
         };
         match written {

@@ -1,6 +1,7 @@
 //! Requests: created once, then amended under the writer's transaction, with the job of a run.
 
 use rusqlite::{Row, params};
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId, RequestId};
 use sprag_engine::requests::{
     DecideRequest, NewRequest, RequestFacts, RequestFilter, RequestStore, RequestView,
@@ -140,6 +141,7 @@ fn create(tx: &Tx<'_>, request: &NewRequest) -> Answer<RequestView> {
             request.envelope,
         ],
     )?;
+    crash_point("create_request.after_row");
     if created == 1 {
         event(tx, facts.request_id, 1, "created")?;
     }
@@ -173,6 +175,7 @@ fn amend<T>(
             {
                 return Err(StoreError::Poison("a run that never began has a job".to_owned()));
             }
+            crash_point("amend_request.after_job");
             write_row(tx, request_id, &write)?;
             Ok(Some(Ok(answer)))
         }
@@ -196,6 +199,7 @@ fn write_row(tx: &Tx<'_>, request_id: RequestId, write: &RequestWrite) -> Answer
             draft.and_then(|draft| draft.protocol_id.as_ref()),
         ],
     )?;
+    crash_point("amend_request.after_row");
     let sql = "SELECT events FROM request WHERE request_id = ?1";
     let events: Option<u64> = tx.find(sql, [request_id.as_bytes()], |row| row.get(0))?;
     let before = events.unwrap_or(0).saturating_sub(write.changes.len() as u64);
