@@ -358,6 +358,25 @@ on_both_stores! {
         assert!(refused.to_lowercase().contains("unique"), "{refused}");
     }
 
+    async fn q29_a_message_of_a_finished_or_a_missing_job_is_acknowledged_and_changes_nothing<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let mut written = Play::<W>::result_write(&held, Report::Succeeded);
+        play.report(&mut held, Report::Succeeded).await;
+        play.finish(&held).await;
+        let before = play.job(job_id).await.row;
+        assert_eq!(play.end_as(play.engine, written.clone()).await.unwrap(), EndOutcome::Stale);
+        assert_eq!(play.finish(&held).await, FinishOutcome::Gone);
+        assert_eq!(play.job(job_id).await.row, before);
+
+        held.key.job_id = sprag_engine::ids::JobId::new();
+        written.key = held.key;
+        assert_eq!(play.end_as(play.engine, written).await.unwrap(), EndOutcome::Stale);
+        assert_eq!(play.finish(&held).await, FinishOutcome::Gone);
+        assert!(play.store().job(held.key.job_id).await.unwrap().is_none());
+    }
+
     async fn t8_a_duplicate_result_is_known_and_another_one_is_stale<W>(play: &Play<W>) {
         play.create(1).await;
         let mut held = play.claim().await;

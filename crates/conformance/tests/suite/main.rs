@@ -19,6 +19,7 @@ mod clock;
 mod cuts;
 mod cycles;
 mod differential;
+mod endings;
 mod engines;
 mod family;
 mod faults;

@@ -181,7 +181,7 @@ on_both_stores! {
         desk.close().await;
     }
 
-    async fn q2_q30_every_verb_in_every_status_is_answered_as_the_law_says<W>(play: &Play<W>) {
+    async fn q2_q18_q30_every_verb_in_every_status_is_answered_as_the_law_says<W>(play: &Play<W>) {
         let desk = Desk::open(play).await;
         for status in ALL {
             for (verb, answer, ruled) in verbs(&desk, status).await {
@@ -191,7 +191,7 @@ on_both_stores! {
         desk.close().await;
     }
 
-    async fn q2_an_illegal_move_names_from_and_to_and_writes_nothing<W>(play: &Play<W>) {
+    async fn q2_q4_an_illegal_move_names_from_and_to_and_writes_nothing<W>(play: &Play<W>) {
         let desk = Desk::open(play).await;
         let before = desk.create("WAIT", "a").await;
         let id = before.facts.request_id;
@@ -292,7 +292,7 @@ on_both_stores! {
         desk.close().await;
     }
 
-    async fn q11_a_retry_is_a_new_job_and_leaves_the_old_one_as_it_was<W>(play: &Play<W>) {
+    async fn q11_e9_a_retry_is_a_new_job_and_leaves_the_old_one_as_it_was<W>(play: &Play<W>) {
         let desk = Desk::open(play).await;
         let view = desk.in_status(Failed).await;
         let (id, first) = (view.facts.request_id, view.run.unwrap().job_id);
