@@ -314,7 +314,14 @@ pub(super) fn finish(
     writes: &[FinishWrite],
 ) -> Answer<Vec<FinishOutcome>> {
     expect_alive(tx, engine)?;
-    writes.iter().map(|write| finish_one(tx, engine, write)).collect()
+    // Which message closes a job is settled in the order of the keys, however the slice was handed in.
+    let mut order: Vec<usize> = (0..writes.len()).collect();
+    order.sort_by_key(|n| writes[*n].key);
+    let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
+    for n in order {
+        outcomes[n] = finish_one(tx, engine, &writes[n])?;
+    }
+    Ok(outcomes)
 }
 
 /// The job as Leg1 and Step 2 find it.
