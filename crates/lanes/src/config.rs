@@ -1,5 +1,7 @@
 //! How a run is to go, with its limits.
 
+use std::sync::OnceLock;
+
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::planner::{MAX_AMOUNT, PlanConfig};
 use sprag_kernel::retry::{Backoff, Millis};
@@ -42,7 +44,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: cores(),
             plan: default_plan(),
             max_retries: 2,
             window_retries: None,
@@ -59,6 +61,12 @@ impl Default for Config {
             max_batch_bytes: 16 << 20,
         }
     }
+}
+
+/// Asked once: the system reads files to answer, which takes longer than a run of a few items.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Windows by number of entries, since costs are rarely known.

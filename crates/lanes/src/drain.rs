@@ -42,7 +42,7 @@ impl<P: Payload, K: Sink<P>> Drain<P, K> {
         trail.append(&mut steps);
         let hasher = PlanHasher::new(&Config::default().plan);
         Self {
-            ledger: Ledger::with_room_for(total),
+            ledger: Ledger::with_room_for(total).with_heartbeats(),
             trail,
             lane: CommitLane::new(sink, Resume::default(), hasher, max_batch_bytes)
                 .of_total(Some(total)),

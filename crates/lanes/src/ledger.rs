@@ -45,16 +45,17 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A ring with room for at least `seqs` at a time.
+    /// A ring with room for at least `seqs` at a time, whose leases never expire.
     pub(crate) fn with_room_for(seqs: u64) -> Self {
         let size = seqs.max(1).next_power_of_two();
-        let cells = |value| (0..size).map(|_| AtomicU64::new(value)).collect();
-        Self { words: cells(pack(Slot::UNSEEN)), heartbeats: Some(cells(0)), mask: size - 1 }
+        let unseen = |_| AtomicU64::new(pack(Slot::UNSEEN));
+        Self { words: (0..size).map(unseen).collect(), heartbeats: None, mask: size - 1 }
     }
 
-    /// The same for a run whose leases never expire, so that nobody looks at heartbeats.
-    pub(crate) fn without_heartbeats(self) -> Self {
-        Self { heartbeats: None, ..self }
+    /// The same for leases that expire without a sign of life.
+    pub(crate) fn with_heartbeats(self) -> Self {
+        let cells = self.words.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { heartbeats: Some(cells), ..self }
     }
 
     /// The slot as it is now.

@@ -69,7 +69,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         let ledger = Ledger::with_room_for(config.span());
         let keeps_time = config.lease_ms.is_some();
         Self {
-            ledger: if keeps_time { ledger } else { ledger.without_heartbeats() },
+            ledger: if keeps_time { ledger.with_heartbeats() } else { ledger },
             tallies: (0..=config.threads).map(|_| Tally::default()).collect(),
             began_ms: clock.now_ms(),
             config,

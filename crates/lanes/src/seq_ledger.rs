@@ -60,7 +60,7 @@ impl SeqLedger {
     pub fn new(total: u64, max_retries: u32) -> Self {
         assert!(max_retries <= MAX_RETRIES, "a seq counts at most {MAX_RETRIES} retries");
         Self {
-            ledger: Ledger::with_room_for(total),
+            ledger: Ledger::with_room_for(total).with_heartbeats(),
             total,
             max_retries,
             cursor: AtomicU64::new(0),

@@ -24,9 +24,9 @@ use crate::sync::lock;
 use crate::tally::Event;
 
 /// How long a claim should take: taking one and handing it over costs some microseconds.
-const CLAIM_NS: u64 = 1_000_000;
+const CLAIM_NS: u64 = 4_000_000;
 /// Finished envelopes are handed over at least this often, if items end at all.
-const HOLD_BACK_NS: u64 = 1_000_000;
+const HOLD_BACK_NS: u64 = 4_000_000;
 /// The items of a claim start and settle in so many groups, which share the clock and the desk's lock.
 const GROUPS: usize = 4;
 

@@ -51,7 +51,7 @@ impl Load {
     }
 
     /// What every contender must arrive at.
-    pub(crate) fn sequential(&self) -> u64 {
+    pub(crate) fn sequential(self) -> u64 {
         (0..self.items).fold(0, |hash, item| fold(hash, black_box(self.compute(item))))
     }
 }

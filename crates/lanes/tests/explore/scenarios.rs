@@ -78,7 +78,7 @@ pub(crate) fn hand_off() {
 
 /// An owner that was silent for too long, and the one that takes its place.
 pub(crate) fn reclaim_against_result() {
-    let ledger = Arc::new(Ledger::with_room_for(1));
+    let ledger = Arc::new(Ledger::with_room_for(1).with_heartbeats());
     let accepted = Arc::new(Mutex::new(Vec::new()));
     let silent = ledger.dispatch(0, 1, 0).unwrap();
     ledger.start(0, silent, 0).unwrap();
@@ -108,7 +108,7 @@ pub(crate) fn reclaim_against_result() {
 
 /// A forced cancel and the result it comes too late or too early for.
 pub(crate) fn cancel_against_result() {
-    let ledger = Arc::new(Ledger::with_room_for(1));
+    let ledger = Arc::new(Ledger::with_room_for(1).with_heartbeats());
     let lease = ledger.dispatch(0, 1, 0).unwrap();
     let books = Arc::clone(&ledger);
     let worker = thread::spawn(move || {
@@ -224,7 +224,12 @@ fn world(seqs: u64) -> World {
     let hasher = PlanHasher::new(&Config::default().plan);
     let notes = Notes(Arc::clone(&written));
     let lane = CommitLane::new(notes, Resume::default(), hasher, u64::MAX);
-    World { ledger: Ledger::with_room_for(seqs), trail, handoff: HandOff::new(lane), written }
+    World {
+        ledger: Ledger::with_room_for(seqs).with_heartbeats(),
+        trail,
+        handoff: HandOff::new(lane),
+        written,
+    }
 }
 
 fn owner(seq: u64) -> u16 {
