@@ -345,27 +345,14 @@ CREATE TABLE batch_journal (
     PRIMARY KEY (job_id, step_index, branch, turn, first_seq)
 );
 
--- How many jobs are in which state, so that counting reads a handful of rows. Kept by triggers: whatever
--- writes a job cannot forget it.
+-- How many jobs are in which state, so that counting reads a handful of rows. A transaction adds to it what it
+-- has done to jobs.
 CREATE TABLE job_count (
     shard INTEGER NOT NULL,
     state INTEGER NOT NULL,
     jobs INTEGER NOT NULL,
     PRIMARY KEY (shard, state)
 ) WITHOUT ROWID;
-
-CREATE TRIGGER job_count_insert AFTER INSERT ON job BEGIN
-    INSERT INTO job_count VALUES (0, NEW.state, 1)
-    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
-END;
-CREATE TRIGGER job_count_update AFTER UPDATE OF state ON job WHEN NEW.state <> OLD.state BEGIN
-    UPDATE job_count SET jobs = jobs - 1 WHERE shard = 0 AND state = OLD.state;
-    INSERT INTO job_count VALUES (0, NEW.state, 1)
-    ON CONFLICT DO UPDATE SET jobs = jobs + 1;
-END;
-CREATE TRIGGER job_count_delete AFTER DELETE ON job BEGIN
-    UPDATE job_count SET jobs = jobs - 1 WHERE shard = 0 AND state = OLD.state;
-END;
 
 -- Who may do what. Only the hash of a token is kept.
 CREATE TABLE token (
@@ -420,13 +407,14 @@ BEGIN
 END;
 
 -- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
--- what the digits and states become is handed in, decided by the kernel.
+-- what the digits and states become is handed in, decided by the kernel, and so is the number of the event.
 CREATE VIEW finish_op AS
 SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
     NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
     NULL AS guid, NULL AS children, NULL AS semaphore, NULL AS job_to, NULL AS advance,
     NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
-    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS changes, NULL AS tasks;
+    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS changes, NULL AS tasks,
+    NULL AS n;
 
 CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
@@ -448,14 +436,6 @@ BEGIN
     WHERE NEW.follows = 1 AND job_id = NEW.job_id AND step_index = NEW.step_index + 1
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = 1;
 
-    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses, excused,
-        timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max, gate_gap)
-    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses, NEW.excused,
-        NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service, gate, gate_max, gate_gap
-    FROM attempt
-    WHERE NEW.follows = 2 AND job_id = NEW.job_id AND step_index = NEW.step_index
-        AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
-
     UPDATE attempt SET state = NEW.cancels_waiting, version = version + 1, ready_at = NULL,
         timer_at = NULL, admitted_at = NULL, updated_at = NEW.now, completed_at = NEW.now
     WHERE NEW.cancels_waiting IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5)
@@ -464,10 +444,10 @@ BEGIN
     UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1,
         current_step = current_step + NEW.advance, events = events + 1, updated_at = NEW.now,
         completed_at = iif(NEW.semaphore = 0, NEW.now, NULL),
-        error_code = iif(NEW.semaphore = 0, (SELECT error_code FROM attempt a
+        error_code = iif(NEW.semaphore = 0 AND NEW.step_to <> 4, (SELECT error_code FROM attempt a
             WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
             AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL),
-        error_message = iif(NEW.semaphore = 0, (SELECT error_message FROM attempt a
+        error_message = iif(NEW.semaphore = 0 AND NEW.step_to <> 4, (SELECT error_message FROM attempt a
             WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
             AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
     WHERE job_id = NEW.job_id;
@@ -477,11 +457,36 @@ BEGIN
         WHERE job_id = NEW.job_id AND substr(dedup_key, 1, 2) <> 'c:');
 
     INSERT INTO completion (job_id, task, due_at, created_at)
-    SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks) WHERE NEW.semaphore = 0;
+    SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks)
+    WHERE NEW.semaphore = 0 AND NEW.tasks IS NOT NULL;
 
     INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
-    SELECT job_id, events, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes
-    FROM job WHERE job_id = NEW.job_id;
+    VALUES (NEW.job_id, NEW.n, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes);
+END;
+
+-- The same for a message that another attempt follows, with the row of that. It stands apart because an INSERT
+-- that reads its own table opens a temporary one and all indexes each time, also if there is nothing to insert.
+CREATE VIEW retry_op AS SELECT * FROM finish_op;
+
+CREATE TRIGGER retry_op_insert INSTEAD OF INSERT ON retry_op
+WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
+        AND j.version = NEW.job_version AND j.semaphore > 0
+    FROM attempt a JOIN job j ON j.job_id = a.job_id
+    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+        AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
+BEGIN
+    INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses, excused,
+        timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max, gate_gap)
+    SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses, NEW.excused,
+        NEW.due_at, NEW.now, NEW.now, priority, step_id, step_type, service, gate, gate_max, gate_gap
+    FROM attempt
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
+        AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+
+    INSERT INTO finish_op VALUES (NEW.job_id, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no,
+        NEW.attempt_version, NEW.job_version, NEW.now, NEW.step_to, NEW.ledger, NEW.guid, NEW.children,
+        NEW.semaphore, NEW.job_to, NEW.advance, NEW.cancels_waiting, NEW.follows, NEW.enter_next,
+        NEW.engine_no, NEW.ageing_ms, NEW.due_at, NEW.losses, NEW.excused, NEW.changes, NEW.tasks, NEW.n);
 END;
 
 -- The same for a message of a graph. Which plan it takes is found in the writer's transaction. What its end

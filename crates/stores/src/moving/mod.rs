@@ -29,7 +29,7 @@ const SLICE: u32 = 250;
 pub(crate) const CLOSED: &str = "closed";
 /// The keys in `meta` of the target that say how far each table came.
 const PROGRESS: &str = "move ";
-/// Tables that are not copied: the store's own, and what its triggers make of the others.
+/// Tables that are not copied: the store's own, and what it makes of the others.
 const OWN: [&str; 2] = ["meta", "job_count"];
 
 /// How far a move is.
@@ -109,11 +109,11 @@ impl Side {
         ask!(self.write(table, rows, note))
     }
 
-    /// Lets counters go on behind what was copied.
+    /// Lets counters go on behind what was copied, and counts it.
     async fn settle(&self, tables: &[Table]) -> Answer<()> {
         match self {
-            // It counts on from the highest number by itself.
-            Self::Sqlite(_) => Ok(()),
+            // Its numbers go on from the highest by themselves.
+            Self::Sqlite(side) => side.count_jobs(),
             Self::Postgres(side) => side.settle(tables).await,
         }
     }

@@ -141,6 +141,13 @@ impl SqliteSide {
         run(&mut self.connection).map_err(|error| failed(&error))
     }
 
+    /// Counts the jobs that were written, once more if that was done before.
+    pub(super) fn count_jobs(&self) -> Answer<()> {
+        let sql =
+            "INSERT OR REPLACE INTO job_count SELECT 0, state, count(*) FROM job GROUP BY state";
+        self.connection.execute(sql, []).map(|_| ()).map_err(|error| failed(&error))
+    }
+
     pub(super) fn audit(&self) -> Answer<Vec<Check>> {
         audit_of(&self.connection)
     }

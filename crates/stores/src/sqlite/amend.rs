@@ -81,6 +81,7 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
             after.verdict.map(State::code),
         ],
     )?;
+    tx.tally.moved(before.job.state, after.job_to);
     crash_point("amend.after_job");
     if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
 }

@@ -187,15 +187,18 @@ fn batch(tx: &Tx<'_>, place: BatchPlace) -> Answer<Option<BatchView>> {
          WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4"
     );
     let BatchPlace { job_id, step_index, branch, turn } = place;
-    tx.find(&sql, params![job_id.as_bytes(), step_index, branch.cast_signed(), turn], |row| {
-        Ok(BatchView {
-            point: point(row)?,
-            total: row.get(9)?,
-            attempt_no: row.get(10)?,
-            lease_id: LeaseId(row.get(11)?),
-            updated_at: row.get(12)?,
-            opened: row.get(13)?,
-        })
+    let at = params![job_id.as_bytes(), step_index, branch.cast_signed(), turn];
+    tx.all(&sql, at, |row| view(row).map_err(|error| failed(&error))).map(|mut found| found.pop())
+}
+
+fn view(row: &Row<'_>) -> rusqlite::Result<BatchView> {
+    Ok(BatchView {
+        point: point(row)?,
+        total: row.get(9)?,
+        attempt_no: row.get(10)?,
+        lease_id: LeaseId(row.get(11)?),
+        updated_at: row.get(12)?,
+        opened: row.get(13)?,
     })
 }
 

@@ -46,6 +46,7 @@ pub(super) fn finish(
         return repeated(tx, write, job);
     }
     let state = if settled.hit { chosen.plan.job_closed } else { job.state };
+    tx.tally.moved(job.state, state);
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: false })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::params;
+use rusqlite::{ToSql, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
@@ -138,12 +138,12 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     if done != GONE {
         return Ok(done);
     }
-    match job_now(tx, key)? {
+    let job = match job_now(tx, key)? {
         None => return Ok(GONE),
         Some(job) if job.is_ending() => return Ok(DispatchOutcome::Ending),
         Some(job) if job.state != write.job_from => return Ok(DispatchOutcome::Moved(job.state)),
-        Some(_) => {}
-    }
+        Some(job) => job,
+    };
     let lease_end = tx.now + i64::try_from(write.lease_ms).unwrap_or(i64::MAX / 2);
     let ack_end = tx.now + i64::try_from(write.ack_timeout_ms).unwrap_or(i64::MAX / 2);
     let (pending, sent) = (OutboxState::Pending, OutboxState::Sent);
@@ -153,29 +153,28 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         HandOff::PulledUnacked => (sent, false, Some(ack_end), None),
         HandOff::Outbox => (pending, false, None, Some(engine.0)),
     };
-    let written = tx.execute(
-        include_str!("../../sql/sqlite/dispatch_attempt.sql"),
-        params![
-            key.job_id.as_bytes(),
-            key.step_index,
-            key.branch.cast_signed(),
-            key.turn,
-            key.attempt_no,
-            write.version,
-            write.step_to.code(),
-            write.ledger.get(),
-            write.lease_id.0.cast_signed(),
-            lease_end,
-            outbox.code(),
-            (outbox == sent).then_some(tx.now),
-            acked.then_some(tx.now),
-            timer,
-            owner,
-            tx.now,
-            write.claim_id,
-        ],
-    )?;
-    if written == 0 {
+    let row = params![
+        key.job_id.as_bytes(),
+        key.step_index,
+        key.branch.cast_signed(),
+        key.turn,
+        key.attempt_no,
+        write.version,
+        write.step_to.code(),
+        write.ledger.get(),
+        write.lease_id.0.cast_signed(),
+        lease_end,
+        outbox.code(),
+        (outbox == sent).then_some(tx.now),
+        acked.then_some(tx.now),
+        timer,
+        owner,
+        tx.now,
+        write.claim_id,
+    ];
+    let in_place = include_str!("../../sql/sqlite/dispatch_in_place.sql");
+    let moving = include_str!("../../sql/sqlite/dispatch_attempt.sql");
+    if execute_either(tx, [in_place, moving], row)? == 0 {
         return Ok(GONE);
     }
     crash_point("dispatch.after_attempt");
@@ -185,8 +184,9 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
              WHERE job_id = ?1",
         params![key.job_id.as_bytes(), write.job_to.code(), tx.now],
     )?;
+    tx.tally.moved(write.job_from, write.job_to);
     crash_point("dispatch.after_job");
-    event(tx, key, &write.changes)?;
+    numbered_event(tx, key, (job.events + 1, &write.changes))?;
     if let Some(child) = &write.child {
         children::begin(tx, engine, key, child)?;
     }
@@ -217,6 +217,37 @@ pub(super) fn job_state(tx: &Tx<'_>, job_id: JobId) -> Answer<Option<JobState>> 
     code.map(state).transpose()
 }
 
+/// Runs the statement that writes no index, or the other one if the row does not stand where it will.
+fn execute_either(
+    tx: &Tx<'_>,
+    [in_place, moving]: [&'static str; 2],
+    row: &[&dyn ToSql],
+) -> Answer<usize> {
+    match tx.execute(in_place, row)? {
+        0 => tx.execute(moving, row),
+        written => Ok(written),
+    }
+}
+
+/// The event row of a change whose number is known from the job row.
+fn numbered_event(tx: &Tx<'_>, key: &AttemptKey, (n, changes): (u32, &str)) -> Answer<()> {
+    tx.execute(
+        "INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            key.job_id.as_bytes(),
+            n,
+            tx.now,
+            key.step_index,
+            key.branch.cast_signed(),
+            key.turn,
+            key.attempt_no,
+            changes,
+        ],
+    )
+    .map(|_| ())
+}
+
 /// The event row of a change whose job row was written in the same transaction.
 pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
     tx.execute(
@@ -245,28 +276,28 @@ pub(super) fn end_one(tx: &Tx<'_>, engine: EngineNo, write: &EndWrite) -> Answer
         Some(error) => (Some(&error.code), Some(&error.message)),
         None => (None, None),
     };
-    let entered = tx.execute(
-        include_str!("../../sql/sqlite/end_attempt.sql"),
-        params![
-            key.job_id.as_bytes(),
-            key.step_index,
-            key.branch.cast_signed(),
-            key.turn,
-            key.attempt_no,
-            write.version,
-            write.lease_id.map(|lease| lease.0.cast_signed()),
-            ending_code(write.ending.kind),
-            write.ending.guid.get(),
-            write.ending.content.as_ref().map(sprag_kernel::keys::Hash::as_bytes),
-            write.ledger.get(),
-            engine.0,
-            write.output,
-            code,
-            message,
-            tx.now,
-            write.output_ref,
-        ],
-    )?;
+    let row = params![
+        key.job_id.as_bytes(),
+        key.step_index,
+        key.branch.cast_signed(),
+        key.turn,
+        key.attempt_no,
+        write.version,
+        write.lease_id.map(|lease| lease.0.cast_signed()),
+        ending_code(write.ending.kind),
+        write.ending.guid.get(),
+        write.ending.content.as_ref().map(sprag_kernel::keys::Hash::as_bytes),
+        write.ledger.get(),
+        engine.0,
+        write.output,
+        code,
+        message,
+        tx.now,
+        write.output_ref,
+    ];
+    let in_place = include_str!("../../sql/sqlite/end_in_place.sql");
+    let moving = include_str!("../../sql/sqlite/end_attempt.sql");
+    let entered = execute_either(tx, [in_place, moving], row)?;
     crash_point("end.after_attempt");
     if entered == 0 && write.repeats {
         return Ok(repeat::ended(attempt_now(tx, key)?, write));
@@ -330,6 +361,7 @@ pub(super) struct JobNow {
     pub(super) verdict: Option<JobState>,
     pub(super) version: u64,
     pub(super) semaphore: Semaphore,
+    events: u32,
 }
 
 impl JobNow {
@@ -340,15 +372,15 @@ impl JobNow {
 }
 
 fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
-    let found: Option<(u8, Option<u8>, u64, u32)> = tx.find(
-        "SELECT state, verdict, version, semaphore FROM job WHERE job_id = ?1",
+    let found: Option<(u8, Option<u8>, u64, u32, u32)> = tx.find(
+        "SELECT state, verdict, version, semaphore, events FROM job WHERE job_id = ?1",
         [key.job_id.as_bytes()],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
     )?;
-    let Some((code, verdict, version, semaphore)) = found else { return Ok(None) };
+    let Some((code, verdict, version, semaphore, events)) = found else { return Ok(None) };
     let verdict = verdict.map(state).transpose()?;
     let semaphore = Semaphore::new(semaphore);
-    Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore }))
+    Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore, events }))
 }
 
 fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
@@ -382,6 +414,7 @@ fn finish_steps(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fi
         return repeated_finish(tx, engine, write, &job);
     }
     let state = if settled.hit { plan.job_closed } else { job.state };
+    tx.tally.moved(job.state, state);
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
 }
 
@@ -430,8 +463,13 @@ fn insert_finish_op(
         plan.changes.clone()
     };
     let cancels = plan.waiting_to.map(State::code);
+    let sql = if follows == 2 {
+        include_str!("../../sql/sqlite/finish_and_retry.sql")
+    } else {
+        include_str!("../../sql/sqlite/finish.sql")
+    };
     tx.execute(
-        include_str!("../../sql/sqlite/finish.sql"),
+        sql,
         params![
             key.job_id.as_bytes(),
             key.step_index,
@@ -458,6 +496,7 @@ fn insert_finish_op(
             excused,
             changes,
             tasks(&write.tasks),
+            job.events + 1,
         ],
     )
 }

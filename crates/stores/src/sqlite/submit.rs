@@ -134,6 +134,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
             job.is_graph,
         ],
     )?;
+    tx.tally.born(JobState::Queued);
     crash_point("submit.after_job");
     let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
     for (index, step) in job.steps.iter().enumerate().filter(born) {

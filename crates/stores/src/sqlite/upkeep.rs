@@ -155,10 +155,20 @@ pub(super) fn retire(
     for (job_id, _, _) in page.iter().filter(|(_, is_over, _)| *is_over) {
         let keep = include_str!("../../sql/sqlite/insert_retired.sql");
         tx.execute(keep, params![job_id, tx.now])?;
-        for table in
-            ["completion", "stale", "signal", "batch_journal", "batch", "event", "attempt", "job"]
-        {
-            tx.execute(&format!("DELETE FROM {table} WHERE job_id = ?1"), [job_id])?;
+        for delete in [
+            "DELETE FROM completion WHERE job_id = ?1",
+            "DELETE FROM stale WHERE job_id = ?1",
+            "DELETE FROM signal WHERE job_id = ?1",
+            "DELETE FROM batch_journal WHERE job_id = ?1",
+            "DELETE FROM batch WHERE job_id = ?1",
+            "DELETE FROM event WHERE job_id = ?1",
+            "DELETE FROM attempt WHERE job_id = ?1",
+        ] {
+            tx.execute(delete, [job_id])?;
+        }
+        let sql = "DELETE FROM job WHERE job_id = ?1 RETURNING state";
+        if let Some(code) = tx.find(sql, [job_id], |row| row.get(0))? {
+            tx.tally.gone(state(code)?);
         }
         deleted += 1;
     }

@@ -98,6 +98,7 @@ fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewO
                  events = events + 1, updated_at = ?3 WHERE job_id = ?1",
             params![key.job_id.as_bytes(), write.job.map(|(_, to)| to.code()), tx.now],
         )?;
+        write.job.iter().for_each(|(from, to)| tx.tally.moved(*from, *to));
         crash_point("renew.after_job");
         event(tx, key, &write.changes)?;
     }

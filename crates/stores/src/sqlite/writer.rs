@@ -16,13 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, Params, Row};
+use rusqlite::{Connection, OptionalExtension, Params, Row, Statement};
 use sprag_engine::crash::crash_point;
 use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::rows::failed;
+use super::statements::{Prepared, Statements};
+use super::tally::Tally;
 
 /// How many calls may wait; each is a slice, so this bounds memory, not throughput.
 const QUEUE: usize = 1_024;
@@ -38,13 +40,15 @@ const LOOK: i32 = 1_000;
 pub(super) struct Tx<'a> {
     pub(super) connection: &'a Connection,
     pub(super) now: i64,
+    pub(super) tally: Tally,
+    prepared: &'a dyn Prepared,
     limit: Option<&'a Limit>,
 }
 
 impl<'a> Tx<'a> {
     /// What a call sees that only reads.
     pub(super) fn reading(connection: &'a Connection, now: i64) -> Self {
-        Self { connection, now, limit: None }
+        Self { connection, now, tally: Tally::default(), prepared: connection, limit: None }
     }
 }
 
@@ -75,20 +79,32 @@ impl Tx<'_> {
     }
 
     /// Runs a statement; says how many rows it wrote.
-    pub(super) fn execute(&self, sql: &str, params: impl Params) -> Answer<usize> {
-        let run = || self.connection.prepare_cached(sql)?.execute(params);
-        run().map_err(|error| failed(&error))
+    pub(super) fn execute(&self, sql: &'static str, params: impl Params) -> Answer<usize> {
+        self.with(sql, |statement| statement.execute(params)).map_err(|error| failed(&error))
     }
 
     /// Reads at most one row.
     pub(super) fn find<T>(
         &self,
-        sql: &str,
+        sql: &'static str,
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Answer<Option<T>> {
-        let run = || self.connection.prepare_cached(sql)?.query_row(params, read).optional();
-        run().map_err(|error| failed(&error))
+        let found = self.with(sql, |statement| statement.query_row(params, read).optional());
+        found.map_err(|error| failed(&error))
+    }
+
+    /// Runs something once on the statement of this text.
+    fn with<T>(
+        &self,
+        sql: &'static str,
+        run: impl FnOnce(&mut Statement<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let (mut run, mut result) = (Some(run), None);
+        self.prepared.lend(sql, &mut |statement| {
+            result = run.take().map(|run| run(statement));
+        })?;
+        result.expect("a statement is lent once")
     }
 
     /// Reads all rows.
@@ -175,7 +191,9 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("sprag-sqlite".into())
             .spawn(move || {
-                let disk = Disk { connection: &connection, clock: &clock, limit: &limit };
+                let prepared = Statements::of(&connection);
+                let (connection, prepared) = (&connection, &prepared);
+                let disk = Disk { connection, prepared, clock: &clock, limit: &limit };
                 write(&disk, &counted, &queue);
             })
             .expect("a thread can be started");
@@ -231,6 +249,7 @@ impl Drop for Writer {
 /// What a transaction is made on.
 struct Disk<'a> {
     connection: &'a Connection,
+    prepared: &'a dyn Prepared,
     clock: &'a Clock,
     limit: &'a Limit,
 }
@@ -302,13 +321,17 @@ fn commit(disk: &Disk<'_>, group: &mut [Box<dyn Call>]) -> rusqlite::Result<()> 
 
 /// Begins a transaction, and commits it if `run` says that what it wrote is to be kept; says so, too.
 fn began(
-    Disk { connection, clock, limit }: &Disk<'_>,
+    Disk { connection, prepared, clock, limit }: &Disk<'_>,
     run: impl FnOnce(&Tx<'_>) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<bool> {
     crash_point("sqlite.before_begin");
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
-        let is_kept = run(&Tx { connection, now: clock.now(), limit: Some(limit) })?;
+        let now = clock.now();
+        let (tally, limit) = (Tally::default(), Some(*limit));
+        let tx = Tx { connection, now, tally, prepared: *prepared, limit };
+        let is_kept = run(&tx)?;
         if is_kept {
+            tx.tally.write(connection)?;
             crash_point("sqlite.before_commit");
             connection.execute_batch("COMMIT")?;
         }
@@ -328,11 +351,15 @@ fn bare(tx: &Tx<'_>, call: &mut dyn Call) -> bool {
     is_kept
 }
 
-/// Runs one call so that its failure takes nothing else with it.
+/// Runs one call so that its failure takes nothing else with it. What it counted is written with it: a user's
+/// work behind it may end the transaction.
 fn savepoint(tx: &Tx<'_>, call: &mut dyn Call) -> rusqlite::Result<()> {
     let run = |sql| tx.connection.prepare_cached(sql)?.execute([]);
     run("SAVEPOINT call")?;
-    if !call.run(tx) {
+    if call.run(tx) {
+        tx.tally.write(tx.connection)?;
+    } else {
+        tx.tally.forget();
         run("ROLLBACK TO call")?;
     }
     run("RELEASE call")?;
