@@ -1,6 +1,7 @@
 //! A fan-out of no-op branches with a join, submit to closed, on both stores: branches per second, what
-//! 10,000 cost beside 1,000, and how often the job's row is written. Prints Markdown. `cargo bench --bench
-//! fan_out -- postgres` runs one store only; `SPRAG_ROUNDS` sets the rounds, of which the best counts.
+//! 10,000 cost beside 1,000 and 30,000 beside 10,000, and how often the job's row is written. Prints Markdown.
+//! `cargo bench --bench fan_out -- postgres` runs one store only; `SPRAG_ROUNDS` sets the rounds, of which the best
+//! counts.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -15,7 +16,7 @@ use sprag_kernel::{JobState, State};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
-const SIZES: [usize; 2] = [1_000, 10_000];
+const SIZES: [usize; 3] = [1_000, 10_000, 30_000];
 /// Cost may grow by so much from the first size to the second, which is ten times as large.
 const MOST: f64 = 12.0;
 
@@ -65,7 +66,8 @@ fn rounds() -> usize {
 fn tell_growth(store: &str, taken: &[f64]) {
     let growth = taken[1] / taken[0];
     let verdict = if growth <= MOST { "linear" } else { "more than linear" };
-    println!("\n{store}: ten times the branches take {growth:.1} times as long: {verdict}\n");
+    println!("\n{store}: ten times the branches take {growth:.1} times as long: {verdict}");
+    println!("{store}: three times as many again take {:.1} times as long\n", taken[2] / taken[1]);
 }
 
 /// One job of so many branches, from its submit to its end; returns seconds.
