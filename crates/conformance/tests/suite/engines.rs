@@ -1,7 +1,8 @@
 //! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
 
+use sprag_engine::signals::{Signal, Signals};
 use sprag_engine::store::{
-    EndOutcome, FinishOutcome, NewJob, Pick, Signs, Store, StoreError, Wish,
+    EndOutcome, FinishOutcome, NewJob, Pick, Pulse, Signs, StaleCallback, Store, StoreError, Wish,
 };
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, StepState};
@@ -114,6 +115,8 @@ on_both_stores! {
         play.create(1).await;
         let mut claimed = play.claim().await;
         play.create(1).await;
+        let cancelled = play.create(1).await;
+        play.cancel(cancelled).await.unwrap();
         let heir = play.store().join("heir").await.unwrap();
         play.store().take_over(play.engine, heir).await.unwrap();
         let rows = everything(play).await;
@@ -131,6 +134,15 @@ on_both_stores! {
         assert!(is_fenced(&play.finish_as(dead, finish).await));
         assert!(is_fenced(&play.store().due(dead, 10).await));
         assert!(is_fenced(&play.store().take_over(heir, dead).await));
+        let (key, lease_id) = (dispatched.key, dispatched.attempt.lease_id.unwrap());
+        let pulse = Pulse { key, lease_id, lease_ms: 9_000, progress: None };
+        let (callback, code) = ("ack", Code::StaleFence);
+        let stale = StaleCallback { key, lease_id, callback, code };
+        let signal = Signal::new("1", "go", &"late".into());
+        assert!(is_fenced(&play.store().pulse(dead, vec![pulse]).await));
+        assert!(is_fenced(&play.store().record_stale(dead, vec![stale]).await));
+        assert!(is_fenced(&play.store().release(dead, vec![(claimed.key, 1)]).await));
+        assert!(is_fenced(&play.store().signal(dead, cancelled, signal).await), "the fence is first");
         assert_eq!(everything(play).await, rows);
     }
 

@@ -11,3 +11,4 @@ FROM (SELECT alive.now, u.* FROM alive, unnest($3::uuid[], $4::integer[], $5::bi
     WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
 WHERE a.job_id = i.job_id AND a.step_index = i.step_index AND a.branch = i.branch AND a.turn = i.turn
     AND a.attempt_no = i.attempt_no AND a.owner = $1 AND a.lease_id = i.lease_id AND a.ending IS NULL
+RETURNING 1

@@ -11,3 +11,4 @@ ORDER BY i.job_id, i.step_index, i.branch, i.turn, i.callback, i.code
 ON CONFLICT (job_id, step_index, branch, turn, callback, code) DO UPDATE SET
     attempt_no = excluded.attempt_no, lease_id = excluded.lease_id,
     times = sprag.stale.times + excluded.times, at = excluded.at
+RETURNING 1

@@ -363,7 +363,7 @@ impl<'a> EndColumns<'a> {
 pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {
     let slice = sorted(pulses, |pulse| pulse.key);
     let keys = Keys::of(slice.iter().map(|(_, pulse)| (&pulse.key, 0)));
-    pools
+    let written = pools
         .run(
             include_str!("../../sql/postgres/pulse.sql"),
             &[
@@ -379,8 +379,8 @@ pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> 
                 &column(&slice, |pulse| pulse.progress.as_deref()),
             ],
         )
-        .await
-        .map(|_| ())
+        .await?;
+    if written.is_empty() { pools.expect_alive(engine).await } else { Ok(()) }
 }
 
 pub(super) async fn cancelling(pools: &Pools, jobs: &[JobId]) -> Answer<Vec<JobId>> {

@@ -124,7 +124,7 @@ pub(super) async fn record_stale(
     let names: Vec<&str> = callbacks.iter().map(|stale| stale.callback).collect();
     let codes: Vec<&str> = callbacks.iter().map(|stale| stale.code.name()).collect();
     let leases: Vec<i64> = callbacks.iter().map(|stale| stale.lease_id.0.cast_signed()).collect();
-    pools
+    let written = pools
         .run(
             include_str!("../../sql/postgres/record_stale.sql"),
             &[
@@ -140,8 +140,8 @@ pub(super) async fn record_stale(
                 &leases,
             ],
         )
-        .await
-        .map(|_| ())
+        .await?;
+    if written.is_empty() { pools.expect_alive(engine).await } else { Ok(()) }
 }
 
 pub(super) async fn release(
@@ -151,7 +151,7 @@ pub(super) async fn release(
 ) -> Answer<()> {
     let sorted = sorted(activations, |(key, _)| *key);
     let keys = Keys::of(sorted.iter().map(|(_, (key, version))| (key, *version)));
-    pools
+    let written = pools
         .run(
             include_str!("../../sql/postgres/release.sql"),
             &[
@@ -167,6 +167,9 @@ pub(super) async fn release(
             ],
         )
         .await?;
+    if written.is_empty() {
+        return pools.expect_alive(engine).await;
+    }
     ring(pools).await;
     Ok(())
 }

@@ -46,6 +46,7 @@ fn receive(
     job_id: JobId,
     signal: &Signal,
 ) -> Answer<Option<Result<Signalled, Refusal>>> {
+    expect_alive(tx, engine)?;
     let Some(job) = job_now(tx, job_id)? else { return Ok(None) };
     let known = known(tx, job_id, &signal.signal_id)?;
     let sql = "SELECT count(*) FROM signal WHERE job_id = ?1";
@@ -59,7 +60,6 @@ fn receive(
             Ok(Some(Ok(Signalled { created: false, taken_by })))
         }
         Ok(Receive::Keep) => {
-            expect_alive(tx, engine)?;
             let taken_by = keep(tx, job_id, (signal, content), kept + 1)?;
             Ok(Some(Ok(Signalled { created: true, taken_by })))
         }
