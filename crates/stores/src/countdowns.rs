@@ -61,12 +61,13 @@ fn unfinished(graph: &Graph, at: Place, places: &Places) -> u32 {
         return is_open(Place { step_index: end, ..at });
     }
     if let Kind::Gather { fan } = node.kind {
-        let end = end_of(graph, fan);
+        let (first, end) = ends_of(graph, fan);
         let is_branch = |place: &&Place| {
             let around = place::around(place.branch, 1);
-            place.step_index == end && around == at.branch && place.turn == at.turn
+            place.step_index == first && around == at.branch && place.turn == at.turn
         };
-        return places.keys().filter(is_branch).map(|place| is_open(*place)).sum();
+        let end = |place: &Place| is_open(Place { step_index: end, ..*place });
+        return places.keys().filter(is_branch).map(end).sum();
     }
     if node.needs.is_empty() {
         return ahead_in_line(graph, at).map_or(0, is_open);
@@ -96,10 +97,13 @@ fn ahead_in_line(graph: &Graph, at: Place) -> Option<Place> {
     Some(Place { step_index: end, branch, turn: at.turn })
 }
 
-fn end_of(graph: &Graph, fan: u32) -> u32 {
+/// A node that every branch of a fan-out is born with, and the one that ends it, which may come later: the closer
+/// of what is opened within.
+fn ends_of(graph: &Graph, fan: u32) -> (u32, u32) {
     let Kind::Fan(opener) = &graph.node(fan).kind else { unreachable!("it opens branches") };
-    match graph.scopes()[opener.scope].kind {
-        ScopeKind::Branches { end, .. } | ScopeKind::Turns { end, .. } => end,
+    let scope = &graph.scopes()[opener.scope];
+    match scope.kind {
+        ScopeKind::Branches { end, .. } | ScopeKind::Turns { end, .. } => (scope.nodes[0], end),
         ScopeKind::Job => unreachable!("nobody opens the job"),
     }
 }

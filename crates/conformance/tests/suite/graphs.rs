@@ -15,7 +15,7 @@ use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{AttemptView, JobView, Store};
 use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::{JobState, State, StepState};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::on_both_stores;
 use crate::play::{Play, SERVICE};
@@ -278,6 +278,31 @@ on_both_stores! {
         run.succeeded();
         assert_eq!(run.output("each/gather").as_array().unwrap().len(), 17);
         assert!((1..=3).contains(&seen.load(Ordering::SeqCst)));
+    }
+
+    /// The rows that end the outer branches are not there yet.
+    async fn branches_that_have_not_opened_what_is_within_them_are_sound<W>(play: &Play<W>) {
+        let (begun, go) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+        let (told, wait) = (begun.clone(), go.clone());
+        let work = handler(move |directive| {
+            let (begun, go) = (begun.clone(), go.clone());
+            async move { begun.notify_one(); go.acquire().await.unwrap().forget(); Ok(said(&directive)) }
+        });
+        let steps = "
+  - step_id: each
+    needs: []
+    for_each: input.items
+    steps:
+      - {step_id: first, service: work}
+      - {step_id: pair, for_each: '[1, 2]', service: work}
+";
+        let engine = engine(play, steps, work).await;
+        let job_id = submit(&engine, json!({"items": [1, 2, 3]})).await;
+        told.notified().await;
+        play.expect_sound().await;
+        wait.add_permits(100);
+        assert_eq!(closed(play.store(), job_id).await.row.state, JobState::Succeeded);
+        engine.shutdown(GRACE).await.unwrap();
     }
 
     async fn too_many_items_fail_the_fan_out<W>(play: &Play<W>) {
