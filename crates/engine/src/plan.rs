@@ -16,7 +16,7 @@ use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::{Change, State};
 use sprag_kernel::retry::{Millis, RetryPolicy};
-use sprag_kernel::{Code, JobState, Refusal, StepState};
+use sprag_kernel::{Code, JobState, OutboxState, Refusal, StepState};
 
 pub mod child;
 pub mod worker;
@@ -234,8 +234,8 @@ pub fn finish_in_graph(
     let is_cancel = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::Cancel);
     let (open, pins) =
         if is_cancel { (failing.clone(), None) } else { graph_plan(&job, held, terms, duty)? };
-    let closes_to = waiting_to(true).expect("the table cancels what waits");
-    let graph = Some(GraphFinish { failing, pins, closes_to, duties });
+    let (closes_to, closes_outbox_to) = closes_unbegun_to();
+    let graph = Some(GraphFinish { failing, pins, closes_to, closes_outbox_to, duties });
     let (key, version) = (held.key, held.attempt.version);
     let (enter_next, tasks, tells) = (false, [].into(), None);
     let repeats = false;
@@ -330,6 +330,16 @@ fn waiting_to(cancels_waiting: bool) -> Option<StepState> {
     let to = cancelled(StepState::Pending);
     debug_assert_eq!(to, cancelled(StepState::FailedRetry), "one statement cancels both");
     to.filter(|_| cancels_waiting)
+}
+
+/// What the kernel makes of a step that nobody has begun when its graph is ending, and of its directive: the same
+/// from every state.
+fn closes_unbegun_to() -> (StepState, OutboxState) {
+    let (step, outbox) = cancel::close_unbegun(StepState::Dispatching)
+        .and_then(|(step, outbox)| Some((step.to(), outbox?.to())))
+        .expect("the table closes what is not published");
+    debug_assert_eq!(Some(step), waiting_to(true), "one statement closes all");
+    (step, outbox)
 }
 
 /// The attempt of the next step, as Steps 1 to 3 leave it when they enter it for this engine.

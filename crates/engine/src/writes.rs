@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sprag_kernel::decide::rows::{AttemptRow, Ending, LeaseId};
 use sprag_kernel::retry::Millis;
-use sprag_kernel::{ActivityLedger, GuidLedger, JobState, Refusal, StepState};
+use sprag_kernel::{ActivityLedger, GuidLedger, JobState, OutboxState, Refusal, StepState};
 
 use crate::held::{AttemptError, Ended, Held};
 use crate::ids::{AttemptKey, JobId, Place};
@@ -175,6 +175,8 @@ pub struct GraphFinish {
     pub pins: Option<JobState>,
     /// What becomes of obligations that nobody has begun, once the job is ending.
     pub closes_to: StepState,
+    /// And of their directives, of which none is published.
+    pub closes_outbox_to: OutboxState,
     /// What the end of the attempt opens and counts down, if the job goes on.
     pub duties: Duties,
 }

@@ -3,11 +3,11 @@
 //!
 //! Three things are not told word by word, since they follow from what is: a directive is born PENDING when its step
 //! becomes DISPATCHING; all steps that wait are cancelled when their job is; and once the end of a graph is certain,
-//! what waits may be cancelled before the job has ended.
+//! what waits, also to be published, may be closed before the job has ended.
 
 use std::collections::BTreeMap;
 
-use sprag_kernel::decide::cancel::cancel_waiting;
+use sprag_kernel::decide::cancel::{cancel_waiting, close_unbegun};
 use sprag_kernel::decide::request;
 use sprag_kernel::machine::State;
 use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
@@ -100,13 +100,15 @@ impl History {
             return Err(format!("events tell of attempt {place:?}, which is not there"));
         }
         for (place, (state, directive)) in rows {
-            let (mut step, outbox) = self.at(*place);
+            let (mut step, mut outbox) = self.at(*place);
             let next = rows.range(*place..).nth(1);
             let is_newest = next.is_none_or(|(other, _)| other[..3] != place[..3]);
-            let cancelled = cancel_waiting(step).map(|change| change.to());
-            let is_closed = cancelled.is_some_and(|to| to.code().to_string() == *state);
-            if is_newest && (self.job == JobState::Cancelled || has_verdict && is_closed) {
-                step = cancelled.unwrap_or(step);
+            let closed = close_unbegun(step).filter(|_| is_newest && has_verdict);
+            let is_closed = |to: StepState| to.code().to_string() == *state;
+            if let Some((to, directive)) = closed.filter(|(change, _)| is_closed(change.to())) {
+                (step, outbox) = (to.to(), directive.map_or(outbox, |change| Some(change.to())));
+            } else if is_newest && self.job == JobState::Cancelled {
+                step = cancel_waiting(step).map_or(step, |change| change.to());
             }
             let outbox = outbox.map_or_else(|| "-".to_owned(), |outbox| outbox.code().to_string());
             if (step.code().to_string(), &outbox) != (state.clone(), directive) {

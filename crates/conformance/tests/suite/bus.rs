@@ -13,7 +13,7 @@ use sprag_kernel::{JobState, OutboxState, State, StepState};
 
 use crate::on_both_stores;
 use crate::play::Play;
-use crate::pull::{builder, claim, closed, done, submit};
+use crate::pull::{builder, claim, closed, done, submit, until};
 use crate::world::World;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -137,6 +137,19 @@ on_both_stores! {
         play.store().take_over(play.engine, other).await.unwrap();
         let taken = play.store().unpublished(other, vec!["work".to_owned()], 10).await.unwrap();
         assert!(taken.is_empty());
+    }
+
+    async fn a_cancel_of_a_sequence_does_not_wait_for_a_row_that_waits_for_its_next_try<W>(play: &Play<W>) {
+        let bus = TestBus::new(1, Faults { refuse: 100, ..Faults::default() });
+        let engine = engine(play, &bus, 2).await;
+        let job_id = submit(&engine, 1).await;
+        until(play, job_id, |attempt| attempt.row.publish_attempts == 1 && attempt.timer_at.is_some())
+            .await;
+        engine.cancel(job_id, None).await.unwrap();
+        assert_eq!(closed(play, job_id).await, JobState::Cancelled);
+        let attempt = play.attempts(job_id).await.remove(0);
+        assert_eq!(attempt.row.outbox, Some(OutboxState::FailedFinal));
+        engine.shutdown(GRACE).await.unwrap();
     }
 
     /// A claim whose answer got lost: the store says that the engine has it, the engine does not know.

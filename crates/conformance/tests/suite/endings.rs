@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sprag_conformance::bus::{Faults, TestBus};
 use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::ids::JobId;
@@ -12,7 +13,7 @@ use sprag_engine::outbound::{Answer, Call};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{AttemptView, Store};
 use sprag_engine::worker::{Context, Handler};
-use sprag_kernel::{JobState, State, StepState};
+use sprag_kernel::{JobState, OutboxState, State, StepState};
 use tokio::sync::Notify;
 
 use crate::graphs::{GRACE, closed, submit};
@@ -82,6 +83,11 @@ const CONSTRUCTS: &[Construct] = &[
 ",
         parked: &[("flaky", 1), ("command", 1), ("call", 1)],
     },
+    // A directive that the bus has refused, and that waits to be published again.
+    Construct {
+        steps: "  - {step_id: letter, needs: [], service: outside, retry: {backoff: [1h]}}\n",
+        parked: &[("letter", 1)],
+    },
 ];
 
 /// The step that fails when it is told to.
@@ -126,6 +132,7 @@ async fn engine<W: World>(play: &Play<W>, steps: &str, work: Handler) -> Engine<
         .protocol(graph)
         .protocol(child)
         .service(SERVICE, 8, work)
+        .bus(&["outside"], Arc::new(TestBus::new(1, Faults { refuse: 100, ..Faults::default() })))
         .start()
         .await
         .unwrap()
@@ -134,7 +141,10 @@ async fn engine<W: World>(play: &Play<W>, steps: &str, work: Handler) -> Engine<
 /// Whether it is an obligation that nobody works on: it waits for others, for its time or for a signal.
 fn is_parked(attempt: &AttemptView) -> bool {
     let waits = attempt.countdown > 0 || attempt.timer_at.is_some() || attempt.waits_for.is_some();
-    let is_open = matches!(attempt.row.state, StepState::Pending | StepState::FailedRetry);
+    let is_open = matches!(
+        attempt.row.state,
+        StepState::Pending | StepState::FailedRetry | StepState::Dispatching
+    );
     is_open && waits && attempt.owner.is_none() && !attempt.is_ready && attempt.row.ending.is_none()
 }
 
@@ -175,6 +185,7 @@ async fn ends<W: World>(construct: &Construct, cancels: bool) {
     for before in &waited {
         let found = after.iter().find(|attempt| attempt.key == before.key).unwrap();
         assert_eq!(found.row.state, StepState::Cancelled, "{found:?}");
+        assert_eq!(found.row.outbox, before.row.outbox.map(|_| OutboxState::FailedFinal));
     }
     assert_eq!(after.iter().filter(|attempt| is_parked(attempt)).count(), 0);
     engine.shutdown(GRACE).await.unwrap();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use sprag_engine::store::{ending_code, ending_kind};
-use sprag_kernel::decide::cancel::cancel_waiting;
+use sprag_kernel::decide::cancel::{cancel_waiting, close_unbegun};
 use sprag_kernel::decide::request::rests;
 use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::machine::State;
@@ -201,6 +201,11 @@ fn waits(step: StepState) -> bool {
     cancel_waiting(step).is_some()
 }
 
+/// What an ending graph closes: nobody has begun it.
+fn is_unbegun(step: StepState) -> bool {
+    close_unbegun(step).is_some()
+}
+
 /// Or that are to be published: their time is their publisher's business.
 fn waits_or_is_unsent(step: StepState) -> bool {
     waits(step) || step == StepState::Dispatching
@@ -228,21 +233,23 @@ fn in_schemas() -> Vec<Listed> {
     }
     // On SQLite what ends a sequence and what ends a step of a graph are triggers.
     let schema = "sql/sqlite/schema_1.sql";
-    listed.push((schema, among("state", &codes(waits)), 2));
+    listed.push((schema, among("state", &codes(waits)), 1));
+    listed.push((schema, among("state", &codes(is_unbegun)), 1));
     listed.push((schema, born_in::<StepState>("attempt", "state"), 1));
     listed
 }
 
 fn in_graphs() -> Vec<Listed> {
-    let started = |state: StepState| !state.is_terminal() && !waits(state);
-    let waiting = among("state", &codes(waits));
+    let started = |state: StepState| !state.is_terminal() && !is_unbegun(state);
+    let (waiting, unbegun) = (among("state", &codes(waits)), among("state", &codes(is_unbegun)));
     let mut listed = vec![
-        ("src/sqlite/graph.rs", waiting.clone(), 1),
-        ("sql/postgres/finish_graph.sql", waiting.clone(), 1),
+        ("src/sqlite/graph.rs", unbegun.clone(), 1),
+        ("sql/postgres/finish_graph.sql", unbegun, 1),
         ("sql/postgres/finish_graph.sql", born_in::<StepState>("attempt", "state"), 1),
     ];
     for obligation in ["sql/sqlite/any_obligation.sql", "sql/postgres/any_obligation.sql"] {
         listed.push((obligation, waiting.clone(), 1));
+        listed.push((obligation, step("=", StepState::Dispatching), 1));
         listed.push((obligation, among("state", &codes(started)), 1));
     }
     listed

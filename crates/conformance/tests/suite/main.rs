@@ -44,6 +44,7 @@ mod slots;
 mod submit;
 mod timers;
 mod tls;
+mod unpublished;
 mod upkeep;
 mod works;
 

@@ -89,7 +89,7 @@ fn busy() -> Completion {
 }
 
 /// Looks until the newest attempt of a step is as wished.
-async fn until<W: World>(
+pub async fn until<W: World>(
     play: &Play<W>,
     job_id: JobId,
     wished: impl Fn(&AttemptView) -> bool,
@@ -116,7 +116,7 @@ pub async fn closed<W: World>(play: &Play<W>, job_id: JobId) -> JobState {
 }
 
 /// What was recorded as stale: callback, code, times.
-async fn stale<W: World>(play: &Play<W>) -> Vec<(String, String, String)> {
+pub async fn stale<W: World>(play: &Play<W>) -> Vec<(String, String, String)> {
     let sql = "SELECT callback, code, CAST(times AS text) FROM stale ORDER BY callback, code";
     let rows = play.world.query(sql).await.unwrap();
     let text = |row: &Vec<Option<String>>, n: usize| row[n].clone().unwrap();

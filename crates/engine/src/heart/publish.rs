@@ -11,6 +11,7 @@ use super::{Doer, Done, Heart, Op, Origin, Renewing};
 use crate::bus::Letter;
 use crate::crash::crash_point;
 use crate::directive::Directive;
+use crate::ids::AttemptKey;
 use crate::plan::worker;
 use crate::store::{Answer, Held, Store, StoreError};
 
@@ -107,10 +108,24 @@ impl<S: Store> Heart<S> {
         Ok(())
     }
 
-    /// A row that this engine has taken from the outbox.
+    /// A row that this engine has taken from the outbox. If its job is ending, nobody is to begin any more.
     pub(super) fn take_from_outbox(&mut self, held: Held) {
+        if held.job.is_ending() {
+            self.close_unpublished(held.key, held.attempt.version);
+            return;
+        }
         let service = self.service_of(&held);
         self.occupy(&service);
         self.publish(held);
+    }
+
+    fn close_unpublished(&mut self, key: AttemptKey, version: u64) {
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let decide =
+                Box::new(move |held: &Held, _now| worker::close_unpublished(held, version));
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
+            Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
     }
 }

@@ -2,6 +2,7 @@
 //! read last; the writes are guarded by their version, and whoever finds them gone reads and asks again.
 
 use sprag_kernel::decide::callback::{self, Ack, Report, Stored};
+use sprag_kernel::decide::cancel;
 use sprag_kernel::decide::leg1::{self, Publish};
 use sprag_kernel::decide::rows::{Fence, Terms};
 use sprag_kernel::keys::Hash;
@@ -84,6 +85,21 @@ pub fn published(held: &Held, policy: &RetryPolicy) -> Result<RenewWrite, Refusa
     })
 }
 
+/// A directive that is not out while its job is ending: it never gets out, and a `cancel` message ends its attempt.
+/// Decided under the row's lock; `version` is that of the row that was to be published.
+pub fn close_unpublished(held: &Held, version: u64) -> Result<Entering, Refusal> {
+    if held.attempt.version != version {
+        return Ok((None, None));
+    }
+    let closed = cancel::close_unpublished(&held.job, &held.attempt)?;
+    let Some((outbox, entered)) = closed else { return Ok((None, None)) };
+    let mut changes = Changes::default();
+    changes.note(Some(outbox));
+    let mut after = entered_into(held, entered);
+    after.attempt.outbox = Some(outbox.to());
+    Ok(entering(after, None, changes.0))
+}
+
 /// The transport refused the directive: it waits for its next try, or its message ends the step. Decided
 /// under the row's lock; `version` is that of the row that was to be published.
 pub fn publish_failed(
@@ -94,6 +110,9 @@ pub fn publish_failed(
 ) -> Result<Entering, Refusal> {
     if held.attempt.version != version || held.attempt.outbox != Some(OutboxState::Pending) {
         return Ok((None, None));
+    }
+    if held.job.is_ending() {
+        return close_unpublished(held, version);
     }
     match leg1::publish_failed(&held.attempt, version, Terms { now, policy })? {
         Publish::Again { publish_attempts, not_before } => {

@@ -36,7 +36,8 @@ pub fn ack(
     if attempt.acked {
         return Ok(Ack::Duplicate);
     }
-    if attempt.ending.is_some() {
+    // Step 2 of another message may have closed it, without one of its own.
+    if matches!(phase(attempt), Phase::Over) {
         return Err(attempt.stale(fence));
     }
     if attempt.state == StepState::Dispatching {

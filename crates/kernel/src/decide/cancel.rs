@@ -57,10 +57,10 @@ fn begin(attempt: &AttemptRow) -> Result<Begin, Refusal> {
     }
     match (attempt.state, attempt.outbox) {
         (StepState::Pending | StepState::FailedRetry, _) => Ok(Begin::MakeDue),
-        (StepState::Dispatching, Some(outbox)) => Ok(Begin::CloseUnpublished {
-            outbox: outbox.on(OutboxTrigger::Cancelled)?,
-            entered: enter(attempt, EndingKind::Cancel, None)?,
-        }),
+        (StepState::Dispatching, Some(outbox)) => {
+            let (outbox, entered) = close(attempt, outbox)?;
+            Ok(Begin::CloseUnpublished { outbox, entered })
+        }
         (
             StepState::Dispatching
             | StepState::AwaitingAck
@@ -72,6 +72,25 @@ fn begin(attempt: &AttemptRow) -> Result<Begin, Refusal> {
             _,
         ) => Ok(Begin::Wait),
     }
+}
+
+/// A publisher has a directive that is not out, or has it back: if its job is ending it is never published, and a
+/// `cancel` message ends its attempt.
+pub fn close_unpublished(
+    job: &JobRow,
+    attempt: &AttemptRow,
+) -> Result<Option<(Change<OutboxState>, Entered)>, Refusal> {
+    let is_unsent = attempt.state == StepState::Dispatching && attempt.ending.is_none();
+    let outbox = attempt.outbox.filter(|_| is_unsent && job.is_ending());
+    outbox.map(|outbox| close(attempt, outbox)).transpose()
+}
+
+fn close(
+    attempt: &AttemptRow,
+    outbox: OutboxState,
+) -> Result<(Change<OutboxState>, Entered), Refusal> {
+    let closed = outbox.on(OutboxTrigger::Cancelled)?;
+    Ok((closed, enter(attempt, EndingKind::Cancel, None)?))
 }
 
 /// What becomes of a step when Step 2 says that all waiting steps are cancelled.
@@ -88,4 +107,17 @@ pub fn cancel_waiting(step: StepState) -> Option<Change<StepState>> {
         | StepState::Cancelled
         | StepState::Skipped => None,
     }
+}
+
+/// What becomes of a step of a graph that nobody has begun, and of its directive if it has one, when Step 2 closes
+/// what is parked. A directive that is not published has not begun as far as anybody knows: the fence turns away
+/// whoever got it all the same.
+pub fn close_unbegun(step: StepState) -> Option<(Change<StepState>, Option<Change<OutboxState>>)> {
+    if step != StepState::Dispatching {
+        return cancel_waiting(step).map(|change| (change, None));
+    }
+    let unsent = OutboxState::machine().initial;
+    let change = step.on(StepTrigger::CancelDrained).expect("the table cancels what is not out");
+    let outbox = unsent.on(OutboxTrigger::Cancelled).expect("the table closes what is not out");
+    Some((change, Some(outbox)))
 }

@@ -78,8 +78,8 @@ pub struct Spawn {
     /// How the job will end, if this message makes it certain.
     pub pins: Option<JobState>,
     /// Whether every obligation that nobody has begun is closed by this message: what is parked, waits for
-    /// its time or for a worker becomes CANCELLED, as by
-    /// [`cancel_waiting`](super::cancel::cancel_waiting), and the semaphore loses one for each.
+    /// its time, for a worker or to be published becomes CANCELLED, as by
+    /// [`close_unbegun`](super::cancel::close_unbegun), and the semaphore loses one for each.
     pub closes_parked: bool,
 }
 

@@ -21,13 +21,13 @@ machine! {
         PublishFailedLast = "publish_failed_final",
         /// The step has moved on to another attempt.
         Superseded = "superseded",
-        /// The job was cancelled before publishing.
+        /// The job was cancelled, or has failed elsewhere, before publishing.
         Cancelled = "cancelled",
         /// Leg1 found that the step can never run.
         Leg1Failed = "leg1_failed",
     }
     transitions {
         Pending > Sent on [Published] if "version matches; the transport has taken the directive", Spec;
-        Pending > FailedFinal on [PublishFailedLast, Superseded, Cancelled, Leg1Failed] if "version matches; publish attempts >= max, or the row's fence is no longer the step's, or the job is cancelled, or Leg1 failed", Spec;
+        Pending > FailedFinal on [PublishFailedLast, Superseded, Cancelled, Leg1Failed] if "version matches; publish attempts >= max, or the row's fence is no longer the step's, or the job is cancelled or has failed elsewhere, or Leg1 failed", Spec;
     }
 }

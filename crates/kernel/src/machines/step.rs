@@ -74,7 +74,7 @@ machine! {
         Dispatching > FailedFinal on [OutboxFailed] if "version matches; the outbox row of this fence is FAILED_FINAL", Addition;
         FailedRetry > Dispatching on [RetryDispatch] if "version matches; attempt_no + 1 with a new lease id; the backoff is over", Spec;
         Pending > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere", Spec;
-        Dispatching > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING; the directive was not published", Spec;
+        Dispatching > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere; the directive was not published", Spec;
         AwaitingAck > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING; the attempt has ended", Spec;
         InProgress > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere; the attempt has ended", Spec;
         FailedRetry > Cancelled on [CancelDrained] if "version matches; the job is CANCELLING, or has failed elsewhere", Spec;

@@ -1,13 +1,14 @@
 //! Group G: joins, verdicts and skips. What a message of a graph does in each of the three lives of its job.
 
-use sprag_kernel::decide::cancel::{Begin, Cancel, cancel};
+use sprag_kernel::decide::callback;
+use sprag_kernel::decide::cancel::{Begin, Cancel, cancel, close_unbegun, close_unpublished};
 use sprag_kernel::decide::leg1::{self, Leg1, Skip, skip};
 use sprag_kernel::decide::leg2::{Duty, Finish, Follows, Spawn, enter, finish_in_graph};
-use sprag_kernel::decide::rows::{AttemptRow, EndingKind, JobRow, LeaseId, NewLease, Terms};
+use sprag_kernel::decide::rows::{AttemptRow, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms};
 use sprag_kernel::decide::submit::create_graph;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::retry::RetryPolicy;
-use sprag_kernel::{Code, JobState, StepState};
+use sprag_kernel::{Code, JobState, OutboxState, State, StepState};
 
 const DUTY: Duty = Duty { children: 3, is_tolerated: false };
 const TOLERATED: Duty = Duty { children: 3, is_tolerated: true };
@@ -178,4 +179,59 @@ fn g3_a_cancel_of_a_graph_makes_a_parked_obligation_due() {
     assert_eq!((job.to(), attempt), (JobState::Cancelling, Begin::MakeDue));
     let begun = cancel(&failing(3), &parked, None).unwrap();
     assert!(matches!(begun, Cancel::Begin { .. }), "a job that drains can still be cancelled");
+}
+
+/// An attempt whose directive is written and not published.
+fn unpublished() -> AttemptRow {
+    let ledger = entered().ledger.complete_leg1().unwrap();
+    let (state, outbox) = (StepState::Dispatching, Some(OutboxState::Pending));
+    AttemptRow { ledger, state, outbox, lease_id: Some(LeaseId(1)), ..entered() }
+}
+
+#[test]
+fn g2_what_nobody_has_begun_is_closed_and_a_directive_that_is_not_out_with_it() {
+    for state in StepState::machine().states.iter().copied() {
+        let closed = close_unbegun(state).map(|(step, outbox)| (step.to(), outbox.map(|o| o.to())));
+        let expected = match state {
+            StepState::Pending | StepState::FailedRetry => Some((StepState::Cancelled, None)),
+            StepState::Dispatching => Some((StepState::Cancelled, Some(OutboxState::FailedFinal))),
+            StepState::AwaitingAck
+            | StepState::InProgress
+            | StepState::Succeeded
+            | StepState::FailedFinal
+            | StepState::Cancelled
+            | StepState::Skipped => None,
+        };
+        assert_eq!(closed, expected, "{state}");
+    }
+}
+
+#[test]
+fn g2_a_publisher_ends_what_it_has_once_the_job_is_ending() {
+    assert_eq!(close_unpublished(&under_way(2), &unpublished()).unwrap(), None);
+    for job in [failing(2), cancelling(2)] {
+        let (outbox, message) = close_unpublished(&job, &unpublished()).unwrap().unwrap();
+        assert_eq!(
+            (outbox.to(), message.ending.kind),
+            (OutboxState::FailedFinal, EndingKind::Cancel)
+        );
+        let ending = Some(message.ending);
+        let row = AttemptRow { ledger: message.ledger, ending, ..unpublished() };
+        assert_eq!(close_unpublished(&job, &row).unwrap(), None, "it has its message");
+        let policy = RetryPolicy::default();
+        let terms = Terms { now: 0, policy: &policy };
+        let finish = finish_in_graph(&job, &row, terms, DUTY).unwrap();
+        assert_eq!(finish.step.unwrap().to(), StepState::Cancelled);
+    }
+}
+
+/// Closed by the message of another, it has none of its own.
+#[test]
+fn g2_whoever_got_a_directive_that_was_closed_is_stale() {
+    let closed = AttemptRow { state: StepState::Cancelled, ..unpublished() };
+    let fence = Fence { attempt_no: closed.attempt_no, lease_id: LeaseId(1) };
+    let policy = RetryPolicy::default();
+    let terms = Terms { now: 0, policy: &policy };
+    let ack = callback::ack(&failing(2), &closed, fence, terms).unwrap_err();
+    assert_eq!(ack.code(), Code::StaleFence);
 }

@@ -1,8 +1,8 @@
 -- Steps 1 to 3 of a slice of messages of graphs, in one statement, as finish.sql does it for sequences. A
 -- message takes one of three plans: p = 1 for a job that goes on, 2 for one that has failed elsewhere, 3 for
 -- one that is being cancelled. If its job is ending, the first message of a job in the slice also closes
--- every obligation that nobody has begun, except what another statement has locked at this moment: that one
--- finds the job ending by itself. A message that makes the end certain comes alone of its job. Arrays with
+-- every obligation that nobody has begun, what is not published with its directive, except what another statement
+-- has locked at this moment: that one finds the job ending by itself. A message that makes the end certain comes alone of its job. Arrays with
 -- one value per message are read at n, those with three at k, those with six at q. What all ends open and
 -- count down stands in one row of arrays; `$20`, `$24` and `$28` say where the part of each message ends. The parts
 -- are cut out message by message: a join by number would compare every place with every message.
@@ -39,14 +39,15 @@ WITH alive AS MATERIALIZED (
         a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.owner IS NOT NULL OR a.countdown > 0
             OR a.ledger >= 1000000000000 AS is_live
     FROM chosen c JOIN sprag.attempt a ON a.job_id = c.job_id
-    WHERE c.ordinal = 1 AND (c.p > 1 OR c.pins IS NOT NULL) AND a.state IN (0, 5) AND a.ending IS NULL
+    WHERE c.ordinal = 1 AND (c.p > 1 OR c.pins IS NOT NULL) AND a.state IN (0, 1, 5) AND a.ending IS NULL
         AND (c.p = 3 OR a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.owner IS NOT NULL
             OR a.countdown > 0 OR a.ledger >= 1000000000000)
     FOR UPDATE OF a SKIP LOCKED
 ), closed AS (
-    UPDATE sprag.attempt a SET state = ($13::smallint[])[w.n], version = a.version + 1, ready_at = NULL,
-        timer_at = NULL, owner = NULL, countdown = 0, admitted_at = NULL, updated_at = w.now,
-        completed_at = w.now
+    UPDATE sprag.attempt a SET state = ($13::smallint[])[w.n],
+        outbox = CASE WHEN a.outbox IS NOT NULL THEN ($47::smallint[])[w.n] END, version = a.version + 1,
+        ready_at = NULL, timer_at = NULL, owner = NULL, countdown = 0, admitted_at = NULL,
+        updated_at = w.now, completed_at = w.now
     FROM waiting w
     WHERE a.job_id = w.job_id AND a.step_index = w.step_index AND a.branch = w.branch
         AND a.turn = w.turn AND a.attempt_no = w.attempt_no

@@ -29,7 +29,8 @@ CREATE VIEW sprag.outbox AS
 SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no, a.step_id, a.lease_id, a.version,
     CASE a.outbox WHEN 0 THEN 'PENDING' WHEN 1 THEN 'SENT' WHEN 2 THEN 'FAILED_FINAL' END AS state,
     a.publish_attempts AS attempts, CASE WHEN a.outbox = 0 THEN a.timer_at END AS not_before,
-    CASE WHEN a.outbox = 2 THEN CASE WHEN a.ending = 10 THEN 'cancelled' ELSE a.error_code END END AS reason,
+    CASE WHEN a.outbox = 2 THEN CASE WHEN a.ending IS NULL OR a.ending = 10 THEN 'cancelled'
+        ELSE a.error_code END END AS reason,
     a.service AS topic, j.lane AS partition_no, j.payload,
     CASE j.mode WHEN 0 THEN 'DEFAULT' WHEN 1 THEN 'BURST' END AS resolved_mode, j.lane,
     j.routing_key AS routing_key_used, 'envelope' AS decision_source,

@@ -499,7 +499,8 @@ SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS
     NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
     NULL AS guid, NULL AS children, NULL AS closed, NULL AS semaphore, NULL AS job_to, NULL AS verdict,
     NULL AS closes_to, NULL AS closes_all, NULL AS activates, NULL AS counts_down, NULL AS lets_in,
-    NULL AS inserts, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS ageing_ms, NULL AS changes, NULL AS tasks;
+    NULL AS inserts, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS ageing_ms, NULL AS changes, NULL AS tasks,
+    NULL AS closes_outbox_to;
 
 CREATE TRIGGER finish_graph_op_insert INSTEAD OF INSERT ON finish_graph_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
@@ -555,9 +556,10 @@ BEGIN
     WHERE NEW.due_at IS NOT NULL AND job_id = NEW.job_id AND step_index = NEW.step_index
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 
-    UPDATE attempt SET state = NEW.closes_to, version = version + 1, ready_at = NULL, timer_at = NULL,
-        owner = NULL, countdown = 0, admitted_at = NULL, updated_at = NEW.now, completed_at = NEW.now
-    WHERE NEW.closes_to IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5) AND ending IS NULL
+    UPDATE attempt SET state = NEW.closes_to, outbox = iif(outbox IS NULL, NULL, NEW.closes_outbox_to),
+        version = version + 1, ready_at = NULL, timer_at = NULL, owner = NULL, countdown = 0,
+        admitted_at = NULL, updated_at = NEW.now, completed_at = NEW.now
+    WHERE NEW.closes_to IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 1, 5) AND ending IS NULL
         AND (NEW.closes_all OR ready_at IS NOT NULL OR timer_at IS NOT NULL OR owner IS NOT NULL
             OR countdown > 0 OR ledger >= 1000000000000);
 

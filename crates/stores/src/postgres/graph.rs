@@ -128,6 +128,7 @@ pub(super) async fn finish_slice(
                 &rows.iter().map(|(_, step)| gate_max(step)).collect::<Vec<_>>(),
                 &rows.iter().map(|(_, step)| gate_gap(step)).collect::<Vec<_>>(),
                 &column(slice, |write| losses(write.open.follows).1),
+                &column(slice, |write| code(graph_of(write).closes_outbox_to)),
             ],
         )
         .await?;

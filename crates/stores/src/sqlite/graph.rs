@@ -75,7 +75,7 @@ fn choose<'a>(
 /// The obligations that nobody has begun.
 fn count_waiting(tx: &Tx<'_>, key: &AttemptKey) -> Answer<u32> {
     let sql =
-        "SELECT count(*) FROM attempt WHERE job_id = ?1 AND state IN (0, 5) AND ending IS NULL
+        "SELECT count(*) FROM attempt WHERE job_id = ?1 AND state IN (0, 1, 5) AND ending IS NULL
         AND (ready_at IS NOT NULL OR timer_at IS NOT NULL OR owner IS NOT NULL OR countdown > 0
             OR ledger >= 1000000000000)";
     tx.find(sql, [key.job_id.as_bytes()], |row| row.get(0)).map(Option::unwrap_or_default)
@@ -141,6 +141,7 @@ fn insert_op(
             AGEING_MS,
             changes,
             tasks(&write.tasks),
+            graph.closes_outbox_to.code(),
         ],
     )
 }
