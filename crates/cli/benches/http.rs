@@ -1,6 +1,6 @@
 //! A server under load from another process, this one: submits per second, one by one and in bulk, jobs per second
-//! that workers over HTTP claim, report and close, the 99th percentile of each, and the memory of the server. Prints
-//! Markdown. SPRAG_JOBS says how many jobs of each kind.
+//! that workers over HTTP claim, report and close, the 99th percentile of each, and the memory of the server, beside
+//! what the same connections get when no store is asked. Prints Markdown. SPRAG_JOBS says how many jobs of each kind.
 //! The store is a SQLite file that syncs every commit. Run it with `bench/http` on a quiet machine: client and
 //! server share its processors.
 
@@ -26,16 +26,20 @@ const LINES: usize = 2_000;
 fn main() {
     let jobs = std::env::var("SPRAG_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     let server = Server::start();
-    println!("| what | per second | p50 ms | p99 ms |\n|---|---|---|---|");
-    Figure::of("single submits, 64 connections", || (jobs, single(&server, jobs))).print();
-    Figure::of("jobs by bulk submit, 2,000 lines per call", || (jobs, in_bulk(&server, jobs)))
-        .print();
+    println!("| what | per second | of bare calls | p50 ms | p99 ms |\n|---|---|---|---|---|");
+    let bare = Figure::of("bare calls (/healthz), 64 connections", || (jobs, bare(&server, jobs)));
+    let print = |figure: Figure| figure.print(bare.per_second);
+    bare.print(bare.per_second);
+    print(Figure::of("single submits, 64 connections", || (jobs, single(&server, jobs))));
+    let bulk = "jobs by bulk submit, 2,000 lines per call";
+    print(Figure::of(bulk, || (jobs, in_bulk(&server, jobs))));
     let done = |total, most| {
         let taken = work(&server, total, most);
         (taken.len(), taken)
     };
-    Figure::of("jobs by 16 workers, 50 per claim; a report", || done(jobs, CLAIM)).print();
-    Figure::of("jobs by 16 workers, one per claim; claim to report", || done(2 * jobs, 1)).print();
+    print(Figure::of("jobs by 16 workers, 50 per claim; a report", || done(jobs, CLAIM)));
+    let cycle = "jobs by 16 workers, one per claim; claim to report";
+    print(Figure::of(cycle, || done(2 * jobs, 1)));
     println!("\nMemory of the server at its peak: {} MiB.", server.peak_mib());
 }
 
@@ -56,12 +60,13 @@ impl Figure {
         Self { what, per_second, taken }
     }
 
-    fn print(&self) {
+    fn print(&self, bare: f64) {
         let at = |percent: usize| {
             let taken = self.taken[(self.taken.len() - 1) * percent / 100];
             taken.as_secs_f64() * 1_000.0
         };
-        println!("| {} | {:.0} | {:.1} | {:.1} |", self.what, self.per_second, at(50), at(99));
+        print!("| {} | {:.0} | {:.2} ", self.what, self.per_second, self.per_second / bare);
+        println!("| {:.1} | {:.1} |", at(50), at(99));
     }
 }
 
@@ -178,17 +183,32 @@ fn at_once(count: usize, run: impl Fn() -> Vec<Duration> + Sync) -> Vec<Duration
     })
 }
 
+fn bare(server: &Server, calls: usize) -> Vec<Duration> {
+    one_by_one(server, calls, |connection, _| connection.call("GET", "/healthz", ""))
+}
+
 fn single(server: &Server, jobs: usize) -> Vec<Duration> {
+    one_by_one(server, jobs, |connection, n| {
+        connection.call("POST", "/v1/commands", &envelope("single", n))
+    })
+}
+
+/// So many calls over all connections, each with its number.
+fn one_by_one(
+    server: &Server,
+    calls: usize,
+    call: impl Fn(&mut Connection, usize) -> String + Sync,
+) -> Vec<Duration> {
     let next = AtomicUsize::new(0);
     at_once(CALLERS, || {
         let (mut connection, mut taken) = (server.connect(), Vec::new());
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
-            if n >= jobs {
+            if n >= calls {
                 return taken;
             }
             let begun = Instant::now();
-            connection.call("POST", "/v1/commands", &envelope("single", n));
+            call(&mut connection, n);
             taken.push(begun.elapsed());
         }
     })
