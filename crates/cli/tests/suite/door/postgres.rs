@@ -4,16 +4,20 @@ use std::sync::Arc;
 
 use sprag_conformance::cluster::Cluster;
 
-use super::{House, PATIENCE, Running, envelope, keyed, kills, single};
+use super::{House, PATIENCE, Running, appears, envelope, keyed, kills, single};
 
 /// A house whose store is a database of its own, for as long as the cluster is held.
 pub(super) fn house() -> (House, Arc<Cluster>) {
     let cluster = Cluster::shared();
+    (house_on(&cluster), cluster)
+}
+
+fn house_on(cluster: &Cluster) -> House {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let database = runtime.block_on(cluster.database());
     let name = database.rsplit("dbname=").next().unwrap();
     let host = cluster.folder().display().to_string().replace('/', "%2F");
-    (House::open_on(Some(format!("postgres://sprag@{host}/{name}"))), cluster)
+    House::open_on(Some(format!("postgres://sprag@{host}/{name}")))
 }
 
 #[test]
@@ -69,6 +73,37 @@ fn two_servers_on_one_postgres_share_the_work() {
         assert!(worker.stop().success());
     }
     assert!(second.stop().success());
+    house.close();
+}
+
+#[test]
+fn q29_what_a_worker_reports_while_the_store_cannot_be_read_is_kept_for_later_and_counts_once() {
+    let cluster = Cluster::start();
+    let house = house_on(&cluster);
+    let protocol = "protocol_id: slow.v1\nrequest_types: [SLOW]\nsteps:\n  - step_id: only\n    service: slow\n\
+                    \x20   timeouts: {lease: 10m}\n";
+    house.json(&["protocol", "put", &house.write("p.yaml", protocol)], "");
+    let job = house.json(&["submit", "-"], &envelope("SLOW", 1));
+    let exec = "echo once >> runs; touch begun; until [ -e go ]; do sleep 0.05; done; touch done";
+    let worker = house.worker("slow", exec);
+    appears(&house.file("begun"));
+    cluster.kill();
+    house.write("go", "");
+    appears(&house.file("done"));
+    house.sprag(&["job", "list"], "").refused("STORE_UNAVAILABLE");
+    cluster.restart();
+    let begun = std::time::Instant::now();
+    let show = ["job", "show", job["jobId"].as_str().unwrap(), "--json"];
+    let ended = loop {
+        let said = house.sprag(&show, "");
+        if said.code == 0 && said.json()["state"] == "SUCCEEDED" {
+            break said.json();
+        }
+        assert!(begun.elapsed() < PATIENCE, "the report is not taken: {}", said.stderr);
+    };
+    assert_eq!(ended["attempts_total"], 1);
+    assert_eq!(std::fs::read_to_string(house.file("runs")).unwrap(), "once\n");
+    assert!(worker.stop().success());
     house.close();
 }
 
