@@ -101,8 +101,8 @@ pub(crate) const JOBS: usize = 12;
 const GRAPHS: usize = 9;
 
 /// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle and another
-/// fan-out, a step that is skipped, a join with a rate, a cycle over a fan-out, a sleep, a wait whose signal comes early, one whose
-/// signal comes when it is parked, and a child job.
+/// fan-out, a step that is skipped, one over the bus, a join with a rate, a cycle over a fan-out, a sleep, a wait whose
+/// signal comes early, one whose signal comes when it is parked, and a child job.
 const GRAPH: &str = "
   - {step_id: parked, needs: [], wait: {signal: late}}
   - step_id: each
@@ -115,7 +115,8 @@ const GRAPH: &str = "
         limit: {max: 1, key: tenant}
       - {step_id: nested, for_each: '[1, 2]', service: work}
   - {step_id: never, needs: [], when: 'false', service: work}
-  - {step_id: both, needs: [each, never], service: work, limit: {max: 3, rate: {max: 500, per: 1s}}}
+  - {step_id: letter, needs: [], service: published}
+  - {step_id: both, needs: [each, never, letter], service: work, limit: {max: 3, rate: {max: 500, per: 1s}}}
   - step_id: rounds
     repeat: {while: turn < 1, max: 2, delay: 1ms}
     steps:
@@ -152,13 +153,6 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let mut child = Protocol::read(&child).unwrap();
     let others = graph.steps.iter_mut().chain(&mut child.steps);
     protocol.steps.iter_mut().chain(others).for_each(soon);
-    // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
-    for outside in &mut protocol.steps[1..3] {
-        outside.retry.ack_backoff = Some(vec![1]);
-        outside.retry.max_attempts = Some(1_000);
-        outside.timeouts.ack = Some(100);
-        outside.timeouts.lease = Some(100);
-    }
     protocol.steps[3].batch = Some(Batch::of("[0, 1, 2, 3, 4, 5, 6, 7]"));
     let handler =
         TransactionalHandler::new(|input: serde_json::Value, directive, context| async move {
@@ -241,6 +235,13 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
 /// A step, and those inside of it, are tried again at once.
 pub(crate) fn soon(step: &mut Step) {
     step.retry.backoff = Some(vec![1]);
+    // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
+    if ["outside", "published"].contains(&step.service.as_str()) {
+        step.retry.ack_backoff = Some(vec![1]);
+        step.retry.max_attempts = Some(1_000);
+        step.timeouts.ack = Some(100);
+        step.timeouts.lease = Some(100);
+    }
     step.steps.iter_mut().for_each(soon);
 }
 
