@@ -57,7 +57,8 @@ pub struct Schedule {
 pub struct ScheduleView {
     /// What it is.
     pub schedule: Schedule,
-    /// Its version: each tick, pause and resume is one more.
+    /// Its version: each tick, pause and resume is one more. It begins with the time at which the schedule is added,
+    /// so that one which is removed and added again never has the version of the one before.
     pub version: u64,
     /// Its next tick, if there is one.
     pub next_at: Option<Millis>,

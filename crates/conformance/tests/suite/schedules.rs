@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sprag_engine::engine::Engine;
-use sprag_engine::schedules::{self, Schedule, Schedules, look};
+use sprag_engine::schedules::{self, Schedule, ScheduleView, Schedules, TickWrite, look};
 use sprag_engine::store::{JobFilter, Store};
 use sprag_kernel::decide::schedule::Missed;
 use sprag_kernel::{Code, JobState};
@@ -46,6 +46,18 @@ async fn serving<W: World>(play: &Play<W>) -> Engine<W::Store> {
 async fn until<W: World>(play: &Play<W>, time: u64) {
     let now = play.store().now().await.unwrap();
     play.clock.advance((time - now).cast_signed());
+}
+
+/// The tick that whoever has seen a schedule so would take, and the last one.
+fn ticking(seen: &ScheduleView) -> TickWrite {
+    TickWrite {
+        tenant_id: seen.schedule.tenant_id.clone(),
+        schedule_id: seen.schedule.schedule_id.clone(),
+        version: seen.version,
+        dedup_keys: vec!["s:s:1".to_owned()],
+        last_tick: seen.next_at.unwrap(),
+        next_at: None,
+    }
 }
 
 /// The dedup keys of all jobs once there are so many and all are closed.
@@ -155,19 +167,26 @@ on_both_stores! {
         let seen = schedules::add(store, schedule("t1", "s", Missed::Once)).await.unwrap();
         schedules::pause(store, "t1", "s").await.unwrap();
         schedules::resume(store, "t1", "s").await.unwrap();
-        let write = schedules::TickWrite {
-            tenant_id: "t1".to_owned(),
-            schedule_id: "s".to_owned(),
-            version: seen.version,
-            dedup_keys: vec!["s:s:1".to_owned()],
-            last_tick: seen.next_at.unwrap(),
-            next_at: None,
-        };
-        assert!(!store.tick(write.clone()).await.unwrap());
+        assert!(!store.tick(ticking(&seen)).await.unwrap());
         let now = schedules::find(store, "t1", "s").await.unwrap();
-        let write = schedules::TickWrite { version: now.version, ..write };
+        let write = ticking(&now);
         assert!(store.tick(write.clone()).await.unwrap());
         assert!(!store.tick(write).await.unwrap(), "again it finds another version");
+    }
+
+    /// Both began with version 1, so that the tick of the old one was laid for the new one, and moved it on by the old
+    /// rhythm.
+    async fn a_tick_that_was_looked_at_before_its_schedule_was_replaced_makes_nothing<W>(play: &Play<W>) {
+        prepared(play).await;
+        let store = play.store();
+        let seen = schedules::add(store, schedule("t1", "s", Missed::Once)).await.unwrap();
+        until(play, seen.next_at.unwrap()).await;
+        schedules::remove(store, "t1", "s").await.unwrap();
+        let hourly = Schedule { cron: "0 * * * *".to_owned(), ..schedule("t1", "s", Missed::Once) };
+        let kept = schedules::add(store, hourly).await.unwrap();
+        assert!(!store.tick(ticking(&seen)).await.unwrap());
+        assert_eq!(schedules::find(store, "t1", "s").await.unwrap(), kept);
+        assert!(store.inbox_waiting(1).await.unwrap().is_empty());
     }
 
     async fn a_schedule_that_could_make_no_job_is_refused<W>(play: &Play<W>) {

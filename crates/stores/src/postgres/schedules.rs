@@ -18,7 +18,7 @@ impl Schedules for PostgresStore {
     ) -> Answer<ScheduleView> {
         let sql = "INSERT INTO sprag.schedule (tenant_id, schedule_id, cron, zone, missed, envelope, version,
                 created_at, next_at)
-            VALUES ($1, $2, $3, $4, $5, $6, 1, sprag.now_ms($8), $7) ON CONFLICT DO NOTHING";
+            VALUES ($1, $2, $3, $4, $5, $6, sprag.now_ms($8), sprag.now_ms($8), $7) ON CONFLICT DO NOTHING";
         let Schedule { tenant_id, schedule_id, cron, zone, missed, envelope } = &schedule;
         let (missed, next_at) = (missed.code(), next_at.map(span));
         let now = self.pools.test_now();

@@ -103,7 +103,7 @@ fn one(tx: &Tx<'_>, tenant_id: &str, schedule_id: &str) -> Answer<Option<Schedul
 fn put(tx: &Tx<'_>, schedule: &Schedule, next_at: Option<Millis>) -> Answer<ScheduleView> {
     tx.execute(
         "INSERT INTO schedule (tenant_id, schedule_id, cron, zone, missed, envelope, version, created_at, next_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?8) ON CONFLICT DO NOTHING",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8) ON CONFLICT DO NOTHING",
         params![
             schedule.tenant_id,
             schedule.schedule_id,

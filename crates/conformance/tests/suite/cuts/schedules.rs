@@ -2,6 +2,7 @@
 
 use sprag_engine::ids::JobId;
 use sprag_engine::schedules::{Rest, Schedule, Schedules, TickWrite};
+use sprag_engine::store::Store;
 use sprag_kernel::decide::schedule::Missed;
 
 use super::Stage;
@@ -32,6 +33,8 @@ fn of_schedule(schedule: &Schedule) -> String {
 
 pub(super) async fn schedules(stage: &Stage) {
     let (play, cut) = (&stage.play, &stage.cut);
+    // The clock stands still.
+    let version = play.store().now().await.unwrap();
     let new = async || schedule();
     let put = async |schedule: &Schedule, _| cut.put_schedule(schedule.clone(), Some(60_000)).await;
     stage.survives("put_schedule", new, put, of_schedule).await;
@@ -46,7 +49,7 @@ pub(super) async fn schedules(stage: &Stage) {
         let write = TickWrite {
             tenant_id: TENANT.to_owned(),
             schedule_id: schedule.schedule_id.clone(),
-            version: 1,
+            version,
             dedup_keys: [60_000, 120_000]
                 .map(|tick| format!("s:{}:{tick}", schedule.schedule_id))
                 .into(),
