@@ -1,16 +1,21 @@
 //! Engines with nothing to do: they ask seldom, and are told of work. Where looks are an hour apart, whatever is
 //! taken up was told of.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use sprag_conformance::cluster::Cluster;
 use sprag_conformance::cutter::Cutter;
+use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::Store;
+use sprag_engine::worker::Handler;
 use sprag_kernel::JobState;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::submit_in;
+use tokio::sync::Barrier;
 
 use crate::world::{World, closed, echo, envelope, protocol};
 
@@ -46,6 +51,59 @@ async fn listening(client: &tokio_postgres::Client, engines: i64) {
     while count().await != engines {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// Jobs for an engine that is not there yet, of which so many are cancelled.
+async fn left(world: &World, jobs: usize, cancelled: usize) {
+    let engine = world.builder().protocol(protocol(&["a"])).start().await.unwrap();
+    for n in 0..jobs {
+        let job_id = engine.submit(&envelope(n)).await.unwrap().job_id;
+        if n < cancelled {
+            engine.cancel(job_id, None).await.unwrap();
+        }
+    }
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+/// Waits until every job is over.
+async fn all_closed<S: Store>(engine: &Engine<S>) {
+    let closing = async {
+        while engine.store().open_jobs().await.unwrap() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), closing).await;
+    assert!(ended.is_ok(), "{:?} jobs are open", engine.store().open_jobs().await);
+}
+
+/// A claim asks for 500 of a service at most. Whether those came was decided over all services, so that a service
+/// without work, as there always is one, hid that another had more.
+#[tokio::test]
+async fn what_one_claim_could_not_hold_is_claimed_without_another_look() {
+    const JOBS: usize = 600;
+    let world = World::new();
+    left(&world, JOBS, 0).await;
+    let all = Arc::new(Barrier::new(JOBS));
+    let handler = Handler::new(move |_: Value, _, _| {
+        let all = all.clone();
+        async move { Ok::<_, Failure>(all.wait().await.is_leader()) }
+    });
+    let builder = world.builder().config(trusting()).protocol(protocol(&["a"]));
+    let engine = builder.service("a", JOBS, handler).start().await.unwrap();
+    // All of them run at a time.
+    all_closed(&engine).await;
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+/// The same, where what was claimed takes no slot.
+#[tokio::test]
+async fn what_is_behind_cancelled_jobs_is_claimed_without_another_look() {
+    let world = World::new();
+    left(&world, 21, 20).await;
+    let builder = world.builder().config(trusting()).protocol(protocol(&["a"]));
+    let engine = builder.service("a", 2, echo()).start().await.unwrap();
+    all_closed(&engine).await;
+    engine.shutdown(GRACE).await.unwrap();
 }
 
 /// Every time is a twentieth of what it is by default, so that three seconds are a minute.

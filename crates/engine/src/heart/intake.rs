@@ -154,9 +154,7 @@ impl<S: Store> Heart<S> {
         }
         let held = self.heard(answer)?.unwrap_or_default();
         let asks_for_a_suspect = wishes.iter().any(|wish| wish.pick == Pick::Lone);
-        let others = wishes.iter().filter(|wish| wish.pick != Pick::Lone);
-        let asked: usize = others.map(|wish| wish.max as usize).sum();
-        self.may_claim |= asked > 0 && held.len() >= asked;
+        let filled = self.filled(&wishes, &held);
         for held in held {
             if asks_for_a_suspect && held.attempt.runs_alone() {
                 self.lone.push(held);
@@ -164,7 +162,32 @@ impl<S: Store> Heart<S> {
                 self.admit(Origin::Claimed, held);
             }
         }
+        // There may be more for those with room left: one claim asks for no more than a slice, and what is cancelled
+        // takes no slot.
+        self.may_claim |= filled.iter().any(|service| self.has_room(service));
         Ok(())
+    }
+
+    /// The services that got all they asked for. What has a protocol that must be learnt first is not counted.
+    fn filled(&self, wishes: &[Wish], held: &[Held]) -> Vec<String> {
+        let mut wanted: HashMap<&str, usize> = HashMap::new();
+        for wish in wishes.iter().filter(|wish| wish.pick != Pick::Lone) {
+            *wanted.entry(&wish.service).or_default() += wish.max as usize;
+        }
+        let known = held.iter().filter(|held| self.protocols.contains_key(&held.facts.protocol_id));
+        for held in known {
+            if let Some(wanted) = wanted.get_mut(self.service_of(held).as_str()) {
+                *wanted = wanted.saturating_sub(1);
+            }
+        }
+        wanted.retain(|_, wanted| *wanted == 0);
+        wanted.into_keys().map(ToOwned::to_owned).collect()
+    }
+
+    /// Whether this engine or a claim that waits at it could take more of a service.
+    fn has_room(&self, service: &str) -> bool {
+        let is_free = self.services.get(service).is_some_and(|service| service.free > 0);
+        is_free || self.pulls.want(service)
     }
 
     /// One suspect of one service of handlers, each in its turn. It takes no slot: it will have them all.

@@ -85,6 +85,12 @@ impl Pulls {
         self.waiting.values().any(|pull| pull.is_open() && pull.asked < pull.claim.services.len())
     }
 
+    /// Whether a claim could still be given activations of a service.
+    pub(super) fn want(&self, service: &str) -> bool {
+        let serves = |pull: &Pull| pull.claim.services.iter().any(|name| name == service);
+        self.waiting.values().any(|pull| pull.is_open() && serves(pull))
+    }
+
     /// What the claims ask for now, by service and tenant.
     pub(super) fn wishes(&mut self) -> Vec<Wish> {
         let mut wishes: HashMap<(String, Option<String>), u32> = HashMap::new();
