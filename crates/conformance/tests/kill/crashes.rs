@@ -17,11 +17,11 @@ use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 use tempfile::TempDir;
 
-use super::effects::{self, Counts};
-use super::killer::{Random, runtime, victim};
+use super::effects::{self, Counts, Due};
+use super::killer::{ITEMS_OF_CHILD, Random, runtime, victim};
 use super::points;
 use super::requests;
-use super::victim::{JOBS, SCRIPT, is_cancelled};
+use super::victim::{ITEMS, JOBS, SCRIPT, WORK, is_cancelled};
 
 /// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
 /// for a takeover, leave the processor to others.
@@ -31,8 +31,6 @@ const PROGRESS: usize = 100;
 /// Where the life before a single point ends, so that there is something to take over: in the middle.
 const BEFORE: &str = "heart.before_handler:3";
 const SIGABRT: i32 = 6;
-/// Items of the batch of a child.
-const ITEMS: u64 = 3;
 
 /// A life for each point, given as `name:pass`.
 type Scenario = Vec<String>;
@@ -159,7 +157,7 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
 
 /// Every job has ended as the script says, each step that succeeded has had its effect once and no other
 /// step has had one, and the audit is empty.
-async fn look<S: RequestStore>(store: &S, effects: &Counts, points: &[String]) {
+async fn look<S: RequestStore>(store: &S, effects: Counts, points: &[String]) {
     let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
     let jobs = store.jobs(filter).await.unwrap();
     let (children, jobs): (Vec<_>, Vec<_>) =
@@ -171,19 +169,16 @@ async fn look<S: RequestStore>(store: &S, effects: &Counts, points: &[String]) {
     let ticks = schedules.iter().filter(|view| view.last_tick.is_some()).count();
     assert_eq!(jobs.len(), JOBS + ticks, "{points:?}: each schedule has had its one tick");
     expect_one_child_each(&jobs, &children, points);
-    let (runs, effects): (Counts, Counts) =
-        effects.clone().into_iter().partition(|(name, _)| name.contains(".."));
-    let mut put_out = Vec::new();
-    let mut succeeded = Vec::new();
+    let mut due = Due { items: ITEMS_OF_CHILD, ..Due::default() };
     for job in jobs.into_iter().chain(children) {
         for attempt in store.attempts(job.facts.job_id).await.unwrap() {
             let is_child = job.facts.parent().is_some();
-            if attempt.row.state == StepState::Succeeded && attempt.service == "items" && is_child {
-                put_out.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
+            if attempt.row.state == StepState::Succeeded && attempt.service == ITEMS && is_child {
+                due.batches.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
             }
             // The worker outside has no transaction to write in.
-            if attempt.row.state == StepState::Succeeded && attempt.service == "work" {
-                succeeded.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
+            if attempt.row.state == StepState::Succeeded && attempt.service == WORK {
+                due.steps.push(attempt.key.effect_key(&attempt.key.job_id.to_string()));
             }
         }
         if job.facts.parent().is_some() {
@@ -195,9 +190,9 @@ async fn look<S: RequestStore>(store: &S, effects: &Counts, points: &[String]) {
         assert!(expected, "{points:?}: job {n} is {}: {:?}", job.row.state, job.error);
     }
     assert_eq!(store.undelivered().await.unwrap(), 0, "{points:?}: every end was told");
-    assert_eq!(effects.len(), succeeded.len(), "{points:?}");
-    effects::expect_once(&effects, succeeded.into_iter());
-    effects::expect_runs(&runs, put_out.into_iter(), ITEMS);
+    let of_steps = effects.keys().filter(|name| !name.contains("..")).count();
+    assert_eq!(of_steps, due.steps.len(), "{points:?}");
+    due.expect(effects);
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{points:?}: {}", check.name);
     }
@@ -240,7 +235,7 @@ impl Books for Folder {
     fn look(&self, points: &[String]) {
         let file = self.0.path().join("store.db");
         let store = SqliteStore::look(&file).unwrap();
-        runtime().block_on(look(&store, &effects::count_sqlite(&file), points));
+        runtime().block_on(look(&store, effects::count_sqlite(&file), points));
     }
 }
 
@@ -288,7 +283,7 @@ impl Books for Database {
     fn look(&self, points: &[String]) {
         self.runtime.block_on(async {
             let effects = effects::count_postgres(&self.url).await;
-            look(&self.store, &effects, points).await;
+            look(&self.store, effects, points).await;
         });
     }
 }

@@ -116,6 +116,24 @@ async fn connect(url: &str) -> tokio_postgres::Client {
     client
 }
 
+/// Effects that must stand: those of steps, and those of the runs of batches with so many items.
+#[derive(Default)]
+pub(crate) struct Due {
+    pub(crate) steps: Vec<String>,
+    pub(crate) batches: Vec<String>,
+    pub(crate) items: u64,
+}
+
+impl Due {
+    /// They do, each once, and no other more than once.
+    pub(crate) fn expect(self, counts: Counts) {
+        let (runs, steps): (Counts, Counts) =
+            counts.into_iter().partition(|(name, _)| name.contains(".."));
+        expect_once(&steps, self.steps.into_iter());
+        expect_runs(&runs, self.batches.into_iter(), self.items);
+    }
+}
+
 /// Each of these effects stands exactly once, and no other more than once.
 pub(crate) fn expect_once(counts: &Counts, names: impl Iterator<Item = String>) {
     for name in names {

@@ -12,12 +12,17 @@ use std::time::Duration;
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::ids::JobId;
 use sprag_engine::store::Store;
-use sprag_kernel::JobState;
+use sprag_kernel::{JobState, StepState};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::SqliteStore;
 
-use super::effects;
-use super::victim::{DRAIN, LAST_STEP, LOAD};
+use super::effects::{self, Due};
+use super::victim::{DRAIN, ITEMS, LAST_STEP, LOAD, WORK};
+
+/// How many steps with a handler a graph has in all its branches and turns, with those of its child.
+const STEPS_OF_GRAPH: usize = 6 + 6 + 1 + 4 + 1;
+/// Items of the batch of its child.
+pub(crate) const ITEMS_OF_CHILD: u64 = 3;
 
 /// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
 pub(crate) fn kills(variable: &str, default: u32) -> u32 {
@@ -30,8 +35,8 @@ pub(crate) fn on_sqlite() {
     let file = folder.path().join("store.db");
     let accepted = lives(Place { folder: folder.path(), url: None }, kills("SPRAG_KILLS", 500));
     let store = SqliteStore::look(&file).unwrap();
-    runtime().block_on(look(&store, folder.path(), &accepted));
-    effects::expect_once(&effects::count_sqlite(&file), last_steps(&accepted));
+    let due = runtime().block_on(look(&store, folder.path(), &accepted));
+    due.expect(effects::count_sqlite(&file));
 }
 
 /// On a Postgres server of its own.
@@ -43,14 +48,9 @@ pub(crate) fn on_postgres() {
         lives(Place { folder: folder.path(), url: Some(&url) }, kills("SPRAG_PG_KILLS", 100));
     runtime.block_on(async {
         let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
-        look(&store, folder.path(), &accepted).await;
-        effects::expect_once(&effects::count_postgres(&url).await, last_steps(&accepted));
+        let due = look(&store, folder.path(), &accepted).await;
+        due.expect(effects::count_postgres(&url).await);
     });
-}
-
-/// The effects of the steps whose handler is transactional.
-fn last_steps(accepted: &BTreeSet<String>) -> impl Iterator<Item = String> {
-    accepted.iter().map(|job_id| format!("{job_id}/{LAST_STEP}/0/0"))
 }
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
@@ -160,14 +160,25 @@ impl Life {
     }
 }
 
-/// Every accepted job has succeeded, no invariant is broken, every step has had its effect.
-pub(crate) async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet<String>) {
+/// Every accepted job has succeeded, no invariant is broken, every step has had its effect. Returns what must stand
+/// of those whose handler is transactional.
+pub(crate) async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet<String>) -> Due {
+    let mut due = Due { items: ITEMS_OF_CHILD, ..Due::default() };
+    let (mut others, mut graphs) = (Vec::new(), 0);
     for job_id in accepted {
         let job_id: JobId = job_id.parse().unwrap();
         let job = store.job(job_id).await.unwrap();
         let job = job.unwrap_or_else(|| panic!("accepted and lost: {job_id}"));
         assert_eq!(job.row.state, JobState::Succeeded, "{job_id}: {:?}", job.error);
+        if job.row.is_graph {
+            expect_graph(store, job_id, &mut due).await;
+            graphs += 1;
+        } else {
+            others.extend((0..LAST_STEP).map(|step| format!("{job_id}/{step}/0/0")));
+            due.steps.push(format!("{job_id}/{LAST_STEP}/0/0"));
+        }
     }
+    assert!(graphs > 0, "the load has graphs");
     for check in store.audit().await.unwrap() {
         assert_eq!(check.violations, [], "{}", check.name);
     }
@@ -176,17 +187,32 @@ pub(crate) async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet
     for line in log.lines() {
         *effects.entry(line.split_once(' ').unwrap().0).or_default() += 1;
     }
-    for job_id in accepted {
-        for step in 0..3 {
-            assert!(effects.contains_key(format!("{job_id}/{step}/0/0").as_str()), "{job_id}");
-        }
+    for step in others.iter().chain(&due.steps) {
+        assert!(effects.contains_key(step.as_str()), "{step}");
     }
     let repeated = effects.values().filter(|count| **count > 1).count();
     println!(
-        "{} jobs accepted and succeeded, {} steps, {repeated} of them run more than once",
+        "{} jobs accepted and succeeded, {graphs} of them graphs, {} steps, {repeated} of them run more than once",
         accepted.len(),
         effects.len(),
     );
+    due
+}
+
+/// A graph has done all there is to do in it, its child included.
+async fn expect_graph<S: Store>(store: &S, job_id: JobId, due: &mut Due) {
+    let mut attempts = store.attempts(job_id).await.unwrap();
+    let child = attempts.iter().find_map(|attempt| attempt.child).unwrap();
+    attempts.extend(store.attempts(child).await.unwrap());
+    let succeeded = |service: &str| -> Vec<String> {
+        let of_service = attempts.iter().filter(|attempt| attempt.service == service);
+        let succeeded = of_service.filter(|attempt| attempt.row.state == StepState::Succeeded);
+        succeeded.map(|attempt| attempt.key.effect_key(&attempt.key.job_id.to_string())).collect()
+    };
+    let (steps, batches) = (succeeded(WORK), succeeded(ITEMS));
+    assert_eq!((steps.len(), batches.len()), (STEPS_OF_GRAPH, 1), "{job_id}");
+    due.steps.extend(steps);
+    due.batches.extend(batches);
 }
 
 /// A small seeded generator, so that a run can be repeated.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sprag_conformance::cluster::Cluster;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 
+use super::effects;
 use super::killer::{Life, Place, Random, kills, look, runtime};
 use super::victim::LOAD;
 
@@ -41,6 +42,7 @@ pub(crate) fn of_the_server() {
     print!("{stops} stops of the server, ");
     runtime.block_on(async {
         let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
-        look(&store, folder.path(), &accepted).await;
+        let due = look(&store, folder.path(), &accepted).await;
+        due.expect(effects::count_postgres(&url).await);
     });
 }

@@ -10,12 +10,17 @@ use sprag_conformance::cluster::Cluster;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use tokio_postgres::Client;
 
+use super::effects;
 use super::killer::{Life, Place, Random, kills, look, runtime};
-use super::victim::{GONE, LOAD, SERVE};
+use super::victim::{GONE, LOAD, NO_GRAPHS, SERVE};
 
 /// How long a takeover may take, with the ten seconds that the server gives a transaction of a stopped
 /// client.
 const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Every so many pauses the load has graphs. Those have transactions of several statements, in which a stopped client
+/// is waited for.
+const GRAPHS_EVERY: u32 = 4;
 
 /// `who` is set by the URL of each victim. The death of an engine is noted in the transaction that
 /// declares it, which has waited for every write of the dead.
@@ -51,7 +56,11 @@ pub(crate) fn of_an_engine() {
         let who = format!("paused{pause}");
         let url = format!("{url} options='-c proof.who={who}'");
         let place = Place { folder: folder.path(), url: Some(&url) };
-        let life = Life::start(place.victim(LOAD).env("SPRAG_ROUND", &who));
+        let mut victim = place.victim(LOAD);
+        if pause % GRAPHS_EVERY != 0 {
+            victim.env(NO_GRAPHS, "");
+        }
+        let life = Life::start(victim.env("SPRAG_ROUND", &who));
         std::thread::sleep(Duration::from_millis(50 + random.below(100)));
         signal("-STOP", &life);
         runtime
@@ -70,7 +79,10 @@ pub(crate) fn of_an_engine() {
     heir_life.wait().unwrap();
     heir.drain();
     print!("{pauses} pauses until the takeover, ");
-    runtime.block_on(look(&store, folder.path(), &accepted));
+    runtime.block_on(async {
+        let due = look(&store, folder.path(), &accepted).await;
+        due.expect(effects::count_postgres(&url).await);
+    });
 }
 
 fn signal(signal: &str, life: &Life) {
@@ -83,7 +95,9 @@ async fn watch(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(NOTE).await.unwrap();
-    let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'sprag'";
+    // That a service was seen is no engine's to say: it is noted every 20 seconds, and a pause may take that long.
+    let tables = "SELECT tablename::text FROM pg_tables
+        WHERE schemaname = 'sprag' AND tablename <> 'served'";
     for row in client.query(tables, &[]).await.unwrap() {
         let table: &str = row.get(0);
         let trigger = format!(
@@ -106,10 +120,10 @@ async fn expect(client: &Client, sql: &str) {
 
 /// The dead engine has written before its death, and nothing after it.
 async fn expect_silence(client: &Client, who: &str) {
-    let sql = "SELECT count(*) FILTER (WHERE w.at <= d.at), count(*) FILTER (WHERE w.at > d.at)
+    let sql = "SELECT count(*) FILTER (WHERE w.at <= d.at), string_agg(what, ' ') FILTER (WHERE w.at > d.at)
         FROM proof.written w JOIN proof.death d ON d.name = w.who WHERE w.who = $1";
     let row = client.query_one(sql, &[&who]).await.unwrap();
-    let (before, after): (i64, i64) = (row.get(0), row.get(1));
+    let (before, after): (i64, Option<String>) = (row.get(0), row.get(1));
     assert!(before > 0, "{who} has written");
-    assert_eq!(after, 0, "{who} has written after it was declared dead");
+    assert_eq!(after, None, "{who} has written after it was declared dead");
 }

@@ -1,6 +1,6 @@
 //! The victim: an engine on the store in a folder, or in the database that `SPRAG_PG` names. Under load it
-//! submits jobs for as long as it lives and says on stdout which ones were accepted; each handler appends a
-//! line to a log, and the transactional one also writes an effect to a table beside the engine's.
+//! submits sequences and graphs for as long as it lives and says on stdout which ones were accepted; each handler
+//! appends a line to a log, and a transactional one also writes an effect to a table beside the engine's.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -24,10 +24,10 @@ use sprag_engine::store::{AttemptView, JobFilter, Store, StoreError};
 use sprag_engine::tokens::{NewToken, Scope};
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Handler, TransactionalHandler};
-use sprag_kernel::State;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::decide::schedule::Missed;
 use sprag_kernel::keys::Hash;
+use sprag_kernel::{Refusal, State};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
@@ -40,6 +40,15 @@ use super::seam::Seam;
 const STEPS: [&str; 3] = ["fetch", "convert", "store"];
 /// The step whose handler is transactional.
 pub(crate) const LAST_STEP: usize = 2;
+
+/// The service of the steps of a graph; its handler is transactional.
+pub(crate) const WORK: &str = "work";
+/// The service of its batch.
+pub(crate) const ITEMS: &str = "items";
+/// How many submits under load there are for one that is a graph.
+const GRAPH_EVERY: usize = 8;
+/// Set for a load without graphs.
+pub(crate) const NO_GRAPHS: &str = "SPRAG_NO_GRAPHS";
 
 /// How a victim exits that its store has turned away.
 pub(crate) const GONE: i32 = 3;
@@ -147,12 +156,8 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .step("published", "published")
         .step("items", "items")
         .step("last", "work");
-    let graph = format!("protocol_id: graph.v{life}\nrequest_types: [GRAPH]\nsteps:{GRAPH}");
-    let mut graph = Protocol::read(&graph).unwrap();
-    let child = format!("protocol_id: child.v{life}\nrequest_types: [CHILD]\nsteps:{CHILD}");
-    let mut child = Protocol::read(&child).unwrap();
-    let others = graph.steps.iter_mut().chain(&mut child.steps);
-    protocol.steps.iter_mut().chain(others).for_each(soon);
+    protocol.steps.iter_mut().for_each(soon);
+    let [graph, child] = graphs(life);
     protocol.steps[3].batch = Some(Batch::of("[0, 1, 2, 3, 4, 5, 6, 7]"));
     let handler =
         TransactionalHandler::new(|input: serde_json::Value, directive, context| async move {
@@ -189,15 +194,8 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .protocol(child)
         .protocol(requests::protocol());
     let builder = builder.hook_for_all("told", hook);
-    let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
     // Fewer slots than jobs, so that some are entered at once and others claimed.
-    let builder = builder.service("work", 2, handler).bus(&["published"], bus);
-    let builder = builder.transactional_batch_service(
-        "items",
-        1,
-        |item, _| Ok(ItemOutcome::Success(item.value)),
-        |run| S::effect(effects::of_run(&run)),
-    );
+    let builder = with_batches_and_bus(builder.service("work", 2, handler));
     let engine = Arc::new(builder.start().await.unwrap());
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();
@@ -207,7 +205,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         if is_cancelled(n) {
             engine.cancel(submitted.job_id, None).await.unwrap();
         } else if n >= GRAPHS {
-            say_early_and_late(&engine, submitted.job_id).await;
+            say_early_and_late(&engine, submitted.job_id).await.unwrap();
         }
     }
     requests::ask(&engine, folder).await;
@@ -232,6 +230,30 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
+/// The graph and its child, as protocols of this version.
+fn graphs(version: &str) -> [Protocol; 2] {
+    [("graph", GRAPH), ("child", CHILD)].map(|(name, steps)| {
+        let text = format!(
+            "protocol_id: {name}.v{version}\nrequest_types: [{}]\nsteps:{steps}",
+            name.to_uppercase()
+        );
+        let mut protocol = Protocol::read(&text).unwrap();
+        protocol.steps.iter_mut().for_each(soon);
+        protocol
+    })
+}
+
+/// With what these ask for besides work.
+fn with_batches_and_bus<S: Effects>(builder: EngineBuilder<S>) -> EngineBuilder<S> {
+    let bus = Arc::new(TestBus::new(1, Faults { repeat: 20, ..Faults::default() }));
+    builder.bus(&["published"], bus).transactional_batch_service(
+        "items",
+        1,
+        |item, _| Ok(ItemOutcome::Success(item.value)),
+        |run| S::effect(effects::of_run(&run)),
+    )
+}
+
 /// A step, and those inside of it, are tried again at once.
 pub(crate) fn soon(step: &mut Step) {
     step.retry.backoff = Some(vec![1]);
@@ -246,16 +268,16 @@ pub(crate) fn soon(step: &mut Step) {
 }
 
 /// Signals to a graph, again in each life: one at once, one when the step that waits for it is parked.
-async fn say_early_and_late<S: Store>(engine: &Engine<S>, job_id: JobId) {
+async fn say_early_and_late<S: Store>(engine: &Engine<S>, job_id: JobId) -> Result<(), Refusal> {
     let say = |name: &'static str| engine.signal(job_id, Signal::new(name, name, &name.into()));
-    say("early").await.unwrap();
+    say("early").await?;
     let is_open = |attempt: &AttemptView| {
         attempt.step_id == "parked" && attempt.waits_for.is_none() && attempt.row.ending.is_none()
     };
-    while engine.store().attempts(job_id).await.unwrap().iter().any(is_open) {
+    while engine.store().attempts(job_id).await?.iter().any(is_open) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    say("late").await.unwrap();
+    say("late").await.map(|_| ())
 }
 
 /// What has not ended, for whoever wants to know why.
@@ -372,9 +394,9 @@ async fn live<S: Effects>(store: S, folder: &Path, role: &str) {
     for step in STEPS {
         protocol = protocol.step(step, step);
     }
-    for step in &mut protocol.steps {
-        // A kill is never the step's fault, however often it comes.
-        step.retry.max_losses = Some(1_000_000);
+    let [mut graph, mut child] = graphs("1");
+    for protocol in [&mut protocol, &mut graph, &mut child] {
+        protocol.steps.iter_mut().for_each(bear_kills);
     }
     let config = EngineConfig {
         name: std::env::var("SPRAG_ROUND").unwrap_or_default(),
@@ -383,17 +405,23 @@ async fn live<S: Effects>(store: S, folder: &Path, role: &str) {
         takeover: Duration::from_millis(400),
         ..EngineConfig::default()
     };
-    let mut builder = EngineBuilder::new(store).config(config).protocol(protocol);
+    let mut builder = EngineBuilder::new(store).config(config);
+    for protocol in [protocol, graph, child] {
+        builder = builder.protocol(protocol);
+    }
     let log = folder.join("effects.log");
     for step in &STEPS[..LAST_STEP] {
         builder = builder.service(step, 8, handler(log.clone()));
     }
-    builder = builder.service(STEPS[LAST_STEP], 8, transactional::<S>(log));
-    let engine = Arc::new(builder.start().await.unwrap());
+    for service in [STEPS[LAST_STEP], WORK] {
+        builder = builder.service(service, 8, transactional::<S>(log.clone()));
+    }
+    let engine = Arc::new(with_batches_and_bus(builder).start().await.unwrap());
     match role {
         LOAD => load(&engine).await,
         SERVE => std::future::pending().await,
         _ => {
+            say_what_nobody_said(&engine).await;
             while engine.store().open_jobs().await.unwrap() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -405,19 +433,45 @@ async fn live<S: Effects>(store: S, folder: &Path, role: &str) {
     }
 }
 
-/// Submits until it is refused, and says what was accepted.
+/// A kill is never the fault of a step or of those inside of it, however often it comes.
+fn bear_kills(step: &mut Step) {
+    step.retry.max_losses = Some(1_000_000);
+    step.steps.iter_mut().for_each(bear_kills);
+}
+
+/// Says to the graphs what those who submitted them may not have lived to say.
+async fn say_what_nobody_said<S: Store>(engine: &Engine<S>) {
+    let request_type = Some("GRAPH".to_owned());
+    let filter = JobFilter { request_type, limit: 1_000_000, ..JobFilter::default() };
+    for job in engine.store().jobs(filter).await.unwrap() {
+        if !job.row.state.is_terminal() {
+            say_early_and_late(engine, job.facts.job_id).await.unwrap();
+        }
+    }
+}
+
+/// Submits until it is refused, and says what was accepted: sequences, and a graph now and then.
 async fn load<S: Store>(engine: &Arc<Engine<S>>) {
     let round = std::env::var("SPRAG_ROUND").unwrap();
+    let has_graphs = std::env::var(NO_GRAPHS).is_err();
     let mut submits = tokio::task::JoinSet::new();
     for n in 0.. {
+        // The second is the first of them, so that short lives have one too.
+        let is_graph = has_graphs && n % GRAPH_EVERY == 1;
+        let request_type = if is_graph { "GRAPH" } else { "KILL" };
         let envelope = format!(
-            r#"{{"tenant_id":"t","request_type":"KILL","input_ref":"i","output_ref":"o",
+            r#"{{"tenant_id":"t","request_type":"{request_type}","input_ref":"i","output_ref":"o",
                 "payload":{{"n":{n}}},"schema_version":"1","idempotency_key":"{round}-{n}"}}"#
         );
         let engine = engine.clone();
         submits.spawn(async move {
-            let submitted = engine.submit(envelope.as_bytes()).await;
-            submitted.map(|submitted| println!("{}", submitted.job_id))
+            let job_id = engine.submit(envelope.as_bytes()).await?.job_id;
+            println!("{job_id}");
+            if is_graph {
+                // If the store is away, the last life says it.
+                let _ = say_early_and_late(&engine, job_id).await;
+            }
+            Ok::<_, Refusal>(())
         });
         while submits.len() >= 4 {
             if submits.join_next().await.unwrap().unwrap().is_err() {
