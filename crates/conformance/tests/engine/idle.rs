@@ -16,6 +16,7 @@ use sprag_kernel::JobState;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::submit_in;
 use tokio::sync::Barrier;
+use tokio::task::JoinSet;
 
 use crate::world::{World, closed, echo, envelope, protocol};
 
@@ -53,16 +54,17 @@ async fn listening(client: &tokio_postgres::Client, engines: i64) {
     }
 }
 
-/// Jobs for an engine that is not there yet, of which so many are cancelled.
-async fn left(world: &World, jobs: usize, cancelled: usize) {
-    let engine = world.builder().protocol(protocol(&["a"])).start().await.unwrap();
+/// Jobs for an engine that is not there yet.
+async fn left(url: &str, jobs: usize) {
+    let engine = postgres(url).await.protocol(protocol(&["a"])).start().await.unwrap();
+    let engine = Arc::new(engine);
+    let mut submits = JoinSet::new();
     for n in 0..jobs {
-        let job_id = engine.submit(&envelope(n)).await.unwrap().job_id;
-        if n < cancelled {
-            engine.cancel(job_id, None).await.unwrap();
-        }
+        let engine = engine.clone();
+        submits.spawn(async move { engine.submit(&envelope(n)).await.unwrap() });
     }
-    engine.shutdown(GRACE).await.unwrap();
+    submits.join_all().await;
+    Arc::into_inner(engine).unwrap().shutdown(GRACE).await.unwrap();
 }
 
 /// Waits until every job is over.
@@ -80,28 +82,19 @@ async fn all_closed<S: Store>(engine: &Engine<S>) {
 /// without work, as there always is one, hid that another had more.
 #[tokio::test]
 async fn what_one_claim_could_not_hold_is_claimed_without_another_look() {
-    const JOBS: usize = 600;
-    let world = World::new();
-    left(&world, JOBS, 0).await;
+    // More than the looks at the start come to.
+    const JOBS: usize = 4_000;
+    let cluster = Cluster::shared();
+    let url = cluster.database().await;
+    left(&url, JOBS).await;
     let all = Arc::new(Barrier::new(JOBS));
     let handler = Handler::new(move |_: Value, _, _| {
         let all = all.clone();
         async move { Ok::<_, Failure>(all.wait().await.is_leader()) }
     });
-    let builder = world.builder().config(trusting()).protocol(protocol(&["a"]));
+    let builder = postgres(&url).await.config(trusting()).protocol(protocol(&["a"]));
     let engine = builder.service("a", JOBS, handler).start().await.unwrap();
     // All of them run at a time.
-    all_closed(&engine).await;
-    engine.shutdown(GRACE).await.unwrap();
-}
-
-/// The same, where what was claimed takes no slot.
-#[tokio::test]
-async fn what_is_behind_cancelled_jobs_is_claimed_without_another_look() {
-    let world = World::new();
-    left(&world, 21, 20).await;
-    let builder = world.builder().config(trusting()).protocol(protocol(&["a"]));
-    let engine = builder.service("a", 2, echo()).start().await.unwrap();
     all_closed(&engine).await;
     engine.shutdown(GRACE).await.unwrap();
 }
