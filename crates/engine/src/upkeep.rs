@@ -116,8 +116,12 @@ pub trait Upkeep: Send + Sync + 'static {
     /// The service goes on.
     fn resume(&self, service: &str) -> impl Future<Output = Answer<()>> + Send;
 
-    /// Notes that somebody offers itself for these services now.
-    fn serve(&self, services: Vec<String>) -> impl Future<Output = Answer<()>> + Send;
+    /// Notes that an engine, or a worker that asks it, offers itself for these services now.
+    fn serve(
+        &self,
+        engine: EngineNo,
+        services: Vec<String>,
+    ) -> impl Future<Output = Answer<()>> + Send;
 
     /// Services that are paused, that somebody waits for or that somebody has served, by name.
     fn services(&self) -> impl Future<Output = Answer<Vec<ServiceView>>> + Send;

@@ -439,8 +439,8 @@ impl Upkeep for AnyStore {
         ask!(self.resume(service))
     }
 
-    async fn serve(&self, services: Vec<String>) -> Answer<()> {
-        ask!(self.serve(services))
+    async fn serve(&self, engine: EngineNo, services: Vec<String>) -> Answer<()> {
+        ask!(self.serve(engine, services))
     }
 
     async fn services(&self) -> Answer<Vec<ServiceView>> {

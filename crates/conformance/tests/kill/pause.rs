@@ -95,9 +95,7 @@ async fn watch(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(NOTE).await.unwrap();
-    // That a service was seen is no engine's to say: it is noted every 20 seconds, and a pause may take that long.
-    let tables = "SELECT tablename::text FROM pg_tables
-        WHERE schemaname = 'sprag' AND tablename <> 'served'";
+    let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'sprag'";
     for row in client.query(tables, &[]).await.unwrap() {
         let table: &str = row.get(0);
         let trigger = format!(

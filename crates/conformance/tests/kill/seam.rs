@@ -317,8 +317,8 @@ impl<S: Store> Upkeep for Seam<S> {
         around!(self.resume(service))
     }
 
-    async fn serve(&self, services: Vec<String>) -> Answer<()> {
-        around!(self.serve(services))
+    async fn serve(&self, engine: EngineNo, services: Vec<String>) -> Answer<()> {
+        around!(self.serve(engine, services))
     }
 
     async fn services(&self) -> Answer<Vec<ServiceView>> {

@@ -4,6 +4,7 @@ use sprag_engine::signals::{Signal, Signals};
 use sprag_engine::store::{
     EndOutcome, FinishOutcome, NewJob, Pick, Pulse, Signs, StaleCallback, Store, StoreError, Wish,
 };
+use sprag_engine::upkeep::Upkeep;
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState, StepState};
 
@@ -141,6 +142,7 @@ on_both_stores! {
         let signal = Signal::new("1", "go", &"late".into());
         assert!(is_fenced(&play.store().pulse(dead, vec![pulse]).await));
         assert!(is_fenced(&play.store().record_stale(dead, vec![stale]).await));
+        assert!(is_fenced(&play.store().serve(dead, vec!["served".to_owned()]).await));
         assert!(is_fenced(&play.store().release(dead, vec![(claimed.key, 1)]).await));
         assert!(is_fenced(&play.store().signal(dead, cancelled, signal).await), "the fence is first");
         assert_eq!(everything(play).await, rows);

@@ -311,12 +311,12 @@ on_both_stores! {
         assert_eq!(seen(store.services().await.unwrap()), [(SERVICE.to_owned(), 1, false)]);
         assert_eq!(play.attempts(job_id).await[0].served_at, None);
         let offered = vec![SERVICE.to_owned(), "other".to_owned(), SERVICE.to_owned()];
-        store.serve(offered.clone()).await.unwrap();
+        store.serve(play.engine, offered.clone()).await.unwrap();
         let first = play.attempts(job_id).await[0].served_at.unwrap();
         let listed = seen(store.services().await.unwrap());
         assert_eq!(listed, [("other".to_owned(), 0, true), (SERVICE.to_owned(), 1, true)]);
         play.clock.advance(5_000);
-        store.serve(offered).await.unwrap();
+        store.serve(play.engine, offered).await.unwrap();
         assert_eq!(play.attempts(job_id).await[0].served_at, Some(first + 5_000));
     }
 

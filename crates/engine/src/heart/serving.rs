@@ -50,8 +50,8 @@ impl<S: Store> Heart<S> {
     pub(super) fn note_services(&mut self) {
         let own = self.services.keys().cloned();
         if let Some(services) = self.serving.take(own) {
-            let store = self.store.clone();
-            self.calls.spawn(async move { Done::Noted(store.serve(services).await) });
+            let (store, engine) = (self.store.clone(), self.engine);
+            self.calls.spawn(async move { Done::Noted(store.serve(engine, services).await) });
         }
     }
 }

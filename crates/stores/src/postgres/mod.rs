@@ -320,8 +320,8 @@ impl Upkeep for PostgresStore {
         upkeep::resume(&self.pools, service).await
     }
 
-    async fn serve(&self, services: Vec<String>) -> Answer<()> {
-        upkeep::serve(&self.pools, &services).await
+    async fn serve(&self, engine: EngineNo, services: Vec<String>) -> Answer<()> {
+        upkeep::serve(&self.pools, engine, &services).await
     }
 
     async fn services(&self) -> Answer<Vec<ServiceView>> {

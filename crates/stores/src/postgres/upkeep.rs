@@ -24,11 +24,10 @@ pub(super) async fn resume(pools: &Pools, service: &str) -> Answer<()> {
     Ok(())
 }
 
-/// Sorted, so that two engines never wait for each other in a circle.
-pub(super) async fn serve(pools: &Pools, services: &[String]) -> Answer<()> {
-    let sql = "INSERT INTO sprag.served SELECT DISTINCT service, sprag.now_ms($2) FROM unnest($1::text[]) AS service
-        ORDER BY service ON CONFLICT (service) DO UPDATE SET seen_at = EXCLUDED.seen_at";
-    pools.run(sql, &[&services, &pools.test_now()]).await.map(|_| ())
+pub(super) async fn serve(pools: &Pools, engine: EngineNo, services: &[String]) -> Answer<()> {
+    let sql = include_str!("../../sql/postgres/serve.sql");
+    let noted = pools.run(sql, &[&engine.0, &pools.test_now(), &services]).await?;
+    if noted.is_empty() { pools.expect_alive(engine).await } else { Ok(()) }
 }
 
 pub(super) async fn services(pools: &Pools) -> Answer<Vec<ServiceView>> {

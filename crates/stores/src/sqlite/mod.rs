@@ -401,8 +401,8 @@ impl Upkeep for SqliteStore {
         self.writer.run(move |tx| upkeep::resume(tx, &service)).await
     }
 
-    async fn serve(&self, services: Vec<String>) -> Answer<()> {
-        self.writer.run(move |tx| upkeep::serve(tx, &services)).await
+    async fn serve(&self, engine: EngineNo, services: Vec<String>) -> Answer<()> {
+        self.writer.run(move |tx| upkeep::serve(tx, engine, &services)).await
     }
 
     async fn services(&self) -> Answer<Vec<ServiceView>> {

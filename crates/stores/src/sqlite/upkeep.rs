@@ -31,7 +31,8 @@ pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
     Ok(tx.find(sql, [service], |_| Ok(()))?.is_some())
 }
 
-pub(super) fn serve(tx: &Tx<'_>, services: &[String]) -> Answer<()> {
+pub(super) fn serve(tx: &Tx<'_>, engine: EngineNo, services: &[String]) -> Answer<()> {
+    expect_alive(tx, engine)?;
     let sql = "INSERT INTO served VALUES (?1, ?2) ON CONFLICT DO UPDATE SET seen_at = ?2";
     services.iter().try_for_each(|service| tx.execute(sql, params![service, tx.now]).map(|_| ()))
 }

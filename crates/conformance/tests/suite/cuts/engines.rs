@@ -86,7 +86,7 @@ pub(super) async fn upkeep(stage: &Stage) {
     stage.survives("pause", name, async |name, _| cut.pause(name).await, of_service).await;
     stage.survives("resume", paused, async |name, _| cut.resume(name).await, of_service).await;
     play.world.execute("DELETE FROM service").await.unwrap();
-    let serve = async |name: &String, _| cut.serve(vec![name.clone()]).await;
+    let serve = async |name: &String, _| cut.serve(play.engine, vec![name.clone()]).await;
     let seen = |name: &String| format!("SELECT seen_at::text FROM served WHERE service = '{name}'");
     stage.survives("serve", name, serve, seen).await;
     let limit = async |name: &String, _| cut.limit_tenant(name, Some(3)).await;
