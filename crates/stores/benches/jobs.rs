@@ -21,6 +21,8 @@ use sprag_stores::sqlite::{Durability, SqliteStore};
 
 /// Rounds of which the best counts: other work on the machine only ever makes a round slower.
 const ROUNDS: usize = 3;
+/// Commits that a lone job of one step waits for, one after the other.
+const LONE_COMMITS: f64 = 4.0;
 /// How the program that measures its own memory is told so.
 const RESIDENT: &str = "--resident";
 
@@ -33,9 +35,9 @@ async fn main() {
     let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| *arg == name);
     println!(
-        "| store | single-row commits/s | bulk rows/s | steps | jobs/s | row writes per job | of these events | commits per job | of the ceiling |"
+        "| store | single-row commits/s | bulk rows/s | steps | jobs/s | row writes per job | of these events | commits per job | of the ceiling | its own rows in bulk/s | of these |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let mut notes = Vec::new();
     if is_wanted("sqlite") {
         notes.extend(sqlite().await);
@@ -70,13 +72,14 @@ impl Round {
         if other.rate > self.rate { other } else { self }
     }
 
-    fn print(&self, store: &str, (steps, jobs): (usize, usize), ceiling: &Ceiling) {
+    fn print(&self, store: &str, (steps, jobs): (usize, usize), (ceiling, own): (&Ceiling, f64)) {
         let per_job = |count: f64| count / jobs as f64;
         let (rows, events) = (per_job(self.written.rows), per_job(self.written.events));
         let (rate, commits) = (self.rate, per_job(self.written.commits));
-        let share = rate * rows / ceiling.rows;
+        let (share, own_share) = (rate * rows / ceiling.rows, rate * rows / own);
         print!("| {store} | {:.0} | {:.0} | {steps} ", ceiling.commits, ceiling.rows);
-        println!("| {rate:.0} | {rows:.1} | {events:.1} | {commits:.3} | {share:.2} |");
+        print!("| {rate:.0} | {rows:.1} | {events:.1} | {commits:.3} | {share:.2} ");
+        println!("| {own:.0} | {own_share:.2} |");
     }
 }
 
@@ -95,7 +98,9 @@ async fn sqlite() -> Vec<String> {
             let (rate, written) = load::run(open(&file), (steps, jobs), count).await;
             best = best.better(Round { rate, written });
         }
-        best.print("SQLite, FULL", (steps, jobs), &ceiling);
+        let done = path(&format!("{steps}-0.db"));
+        let own = ceiling::of_own_sqlite(&done, &path(&format!("{steps}-copy.db")));
+        best.print("SQLite, FULL", (steps, jobs), (&ceiling, own));
         if steps == 1 {
             empty = best;
         }
@@ -107,8 +112,9 @@ async fn sqlite() -> Vec<String> {
     for _ in 0..ROUNDS {
         filled = filled.max(load::run(open(&full), (1, jobs), async |_| ()).await.0);
     }
+    let lone = (lone, load::lone(open(&full)).await);
     let resident = resident_of(&format!("sqlite:{}", path("resident.db").display()));
-    notes("SQLite", lone, (filled, empty.rate, finished), &resident)
+    notes("SQLite", (lone, &ceiling), (filled, empty.rate, finished), &resident)
 }
 
 /// Counted by SQLite; every event is an insert of its own, and nothing has deleted any.
@@ -127,13 +133,14 @@ async fn postgres() -> Vec<String> {
     let open = async |url: &str| PostgresStore::open(&PostgresOptions::new(url)).await.unwrap();
     let mut empty = Round::default();
     for steps in [1, 3] {
-        let mut best = Round::default();
+        let (mut best, mut url) = (Round::default(), String::new());
         for _ in 0..ROUNDS {
-            let url = cluster.database().await;
+            url = cluster.database().await;
             let (rate, ()) = load::run(open(&url).await, (steps, jobs), async |_| ()).await;
             best = best.better(Round { rate, written: statistics(&url).await });
         }
-        best.print("Postgres", (steps, jobs), &ceiling);
+        let own = ceiling::of_own_postgres(&url).await;
+        best.print("Postgres", (steps, jobs), (&ceiling, own));
         if steps == 1 {
             empty = best;
         }
@@ -145,20 +152,25 @@ async fn postgres() -> Vec<String> {
     for _ in 0..ROUNDS {
         filled = filled.max(load::run(open(&full).await, (1, jobs), async |_| ()).await.0);
     }
+    let lone = (lone, load::lone(open(&full).await).await);
     let resident = resident_of(&cluster.database().await);
-    notes("Postgres", lone, (filled, empty.rate, finished), &resident)
+    notes("Postgres", (lone, &ceiling), (filled, empty.rate, finished), &resident)
 }
 
 fn notes(
     store: &str,
-    lone: Duration,
+    ((lone, lone_in_full), ceiling): ((Duration, Duration), &Ceiling),
     (filled, empty, finished): (f64, f64, usize),
     resident: &str,
 ) -> Vec<String> {
+    let full_share = lone.as_secs_f64() / lone_in_full.as_secs_f64();
+    let (lone, bare) = (lone.as_secs_f64() * 1e3, LONE_COMMITS / ceiling.commits * 1e3);
     vec![
-        format!("- {store}, a lone job, submit to closed: p50 {:.2} ms", lone.as_secs_f64() * 1e3),
         format!(
-            "- {store}, with {finished} finished jobs in it: {filled:.0} jobs/s, {:.2} of an empty one",
+            "- {store}, a lone job, submit to closed: p50 {lone:.2} ms; {LONE_COMMITS} commits of one row: {bare:.2} ms"
+        ),
+        format!(
+            "- {store}, with {finished} finished jobs in it: {filled:.0} jobs/s, {:.2} of an empty one; a lone job {full_share:.2}",
             filled / empty
         ),
         format!("- {store}, resident memory with {finished} jobs queued: {resident} MiB"),

@@ -1,7 +1,10 @@
-//! What the disk and the database do without an engine: commits of a single row, and rows by bulk statements.
+//! What the disk and the database do without an engine: commits of a single row, narrow rows by bulk statements,
+//! and the rows that a round has left behind, copied by bulk statements into empty tables with the same indexes.
 
 use std::path::Path;
 use std::time::Instant;
+
+use sprag_stores::sqlite::{Durability, SqliteStore};
 
 /// Rows of a bulk statement, as many as a slice of the engine.
 const SLICE: usize = 500;
@@ -59,4 +62,65 @@ pub(crate) async fn of_postgres(url: &str) -> Ceiling {
         *rate = total as f64 / start.elapsed().as_secs_f64();
     }
     Ceiling { commits: rates[0], rows: rates[1] }
+}
+
+/// Tables that hold all but a handful of the rows of a round.
+const OWN: [&str; 3] = ["job", "attempt", "event"];
+
+/// Rows per second when the rows of a store are written again, slice by slice, one commit for each table.
+pub(crate) fn of_own_sqlite(done: &Path, copy: &Path) -> f64 {
+    drop(SqliteStore::open(copy, Durability::Full).unwrap());
+    let connection = rusqlite::Connection::open(copy).unwrap();
+    connection.pragma_update(None, "synchronous", "FULL").unwrap();
+    connection.execute("ATTACH ?1 AS done", [done.to_str().unwrap()]).unwrap();
+    connection.execute_batch("INSERT INTO protocol SELECT * FROM done.protocol").unwrap();
+    let mut slices: Vec<[u8; 16]> = {
+        let sql = format!("{} FROM done.job) WHERE n % {SLICE} = 0 ORDER BY 1", NUMBERED);
+        let mut statement = connection.prepare(&sql).unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    slices.push([0xff; 16]);
+    let (mut rows, start) = (0, Instant::now());
+    for bounds in slices.windows(2) {
+        for table in OWN {
+            let sql = format!(
+                "INSERT INTO {table} SELECT * FROM done.{table} WHERE job_id >= ?1 AND job_id < ?2"
+            );
+            let mut copies = connection.prepare_cached(&sql).unwrap();
+            rows += copies.execute(rusqlite::params![bounds[0], bounds[1]]).unwrap();
+        }
+    }
+    rows as f64 / start.elapsed().as_secs_f64()
+}
+
+const NUMBERED: &str =
+    "SELECT job_id FROM (SELECT job_id, row_number() OVER (ORDER BY job_id) - 1 AS n";
+
+/// The same on the database of a round.
+pub(crate) async fn of_own_postgres(url: &str) -> f64 {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("CREATE SCHEMA copy").await.unwrap();
+    let mut copies = Vec::new();
+    for table in OWN {
+        let sql = format!("CREATE TABLE copy.{table} (LIKE sprag.{table} INCLUDING ALL)");
+        client.batch_execute(&sql).await.unwrap();
+        let sql = format!(
+            "INSERT INTO copy.{table} OVERRIDING SYSTEM VALUE SELECT * FROM sprag.{table}
+             WHERE job_id >= $1 AND job_id < $2"
+        );
+        copies.push(client.prepare(&sql).await.unwrap());
+    }
+    client.batch_execute("ANALYZE").await.unwrap();
+    let sql = format!("{} FROM sprag.job) AS j WHERE n % {SLICE} = 0 ORDER BY 1", NUMBERED);
+    let mut slices: Vec<uuid::Uuid> =
+        client.query(&sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    slices.push(uuid::Uuid::max());
+    let (mut rows, start) = (0, Instant::now());
+    for bounds in slices.windows(2) {
+        for copy in &copies {
+            rows += client.execute(copy, &[&bounds[0], &bounds[1]]).await.unwrap();
+        }
+    }
+    rows as f64 / start.elapsed().as_secs_f64()
 }
