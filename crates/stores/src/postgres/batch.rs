@@ -16,7 +16,7 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::failure::failed;
-use super::legs::attempts_now;
+use super::legs::{attempts_now, cancelling};
 use super::pools::{Pools, begin, commit as commit_transaction};
 use super::rows::{get, key, time, unsigned, unsigned_long};
 use super::slice::{code, signed};
@@ -146,8 +146,8 @@ async fn repeated(pools: &Pools, engine: EngineNo, write: &BatchWrite) -> Answer
     if !write.repeats || !is_committed(pools, write).await? {
         return Ok(BatchOutcome::Stale);
     }
-    // Whether the job is being cancelled is told with the next commit.
-    Ok(BatchOutcome::Committed { cancelling: false })
+    let cancelling = !cancelling(pools, &[write.key.job_id]).await?.is_empty();
+    Ok(BatchOutcome::Committed { cancelling })
 }
 
 /// Whether this very write stands: the cursor is behind it, and only this attempt could have moved it there.
