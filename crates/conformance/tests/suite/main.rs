@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod deeds;
-mod model;
 mod play;
 mod seam;
 mod world;

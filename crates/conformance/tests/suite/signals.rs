@@ -10,6 +10,7 @@ use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::signals::{Decision, Signal, Signalled, Signals as _};
 use sprag_engine::store::{AttemptView, Store};
+use sprag_kernel::decide::signal::MAX_SIGNALS;
 use sprag_kernel::{Code, JobState, StepState};
 
 use crate::graphs::{GRACE, closed, echo, engine, submit};
@@ -89,6 +90,28 @@ on_both_stores! {
         let note: Value = serde_json::from_str(note).unwrap();
         assert_eq!((&note["by"], &note["decision"]), (&json!("alice"), &json!("approve")));
         engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_job_keeps_so_many_signals_and_no_more<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let (id, bytes) = (W::id(job_id), W::id(JobId::new()));
+        let sql = format!(
+            "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {})
+             INSERT INTO signal (job_id, n, signal_id, name, decision, content, payload, received_at)
+             SELECT {id}, n, CAST(n AS text), 'go', 0, {}, '1', 1 FROM c",
+            MAX_SIGNALS - 1,
+            bytes.replace('-', "")
+        );
+        play.world.execute(&sql).await.unwrap();
+        let say = async |id: &str| {
+            let signal = Signal::new(id, "go", &json!(1));
+            play.store().signal(play.engine, job_id, signal).await.unwrap().unwrap()
+        };
+        assert!(say("last").await.unwrap().created);
+        assert_eq!(say("more").await.unwrap_err().code(), Code::SignalLimit);
+        assert!(!say("last").await.unwrap().created, "a repeat is none more");
+        // They came past the store, and nobody was told.
+        play.world.execute("DELETE FROM signal").await.unwrap();
     }
 
     async fn a_signal_that_comes_early_is_kept_and_each_id_counts_once<W>(play: &Play<W>) {

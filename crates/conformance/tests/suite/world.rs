@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sprag_engine::requests::RequestStore;
 use sprag_engine::store::{Answer, StoreError};
+use sprag_engine::tokens::TokenStore;
 use sprag_stores::TestClock;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore, PostgresWork};
 use sprag_stores::sqlite::{SqliteStore, SqliteWork};
@@ -20,7 +21,7 @@ pub type Rows = Vec<Vec<Option<String>>>;
 /// A store and the way around it.
 pub trait World: Send + Sync + Sized + 'static {
     /// The store.
-    type Store: RequestStore;
+    type Store: RequestStore + TokenStore;
 
     /// A fresh one.
     fn open(clock: &TestClock) -> impl Future<Output = Self> + Send;
@@ -36,8 +37,8 @@ pub trait World: Send + Sync + Sized + 'static {
     fn hex(column: &str) -> String;
     /// A literal for the bytes of an id.
     fn id(id: sprag_engine::ids::JobId) -> String;
-    /// The schema as SQL.
-    fn schema() -> &'static str;
+    /// A query for every column of every table, as `table.column`.
+    const COLUMNS: &'static str;
     /// Makes the tables that deeds write to.
     const TABLES: &'static str;
     /// The table of effects, as the way around the store sees it.
@@ -55,6 +56,15 @@ pub struct Sqlite {
     folder: TempDir,
     clock: TestClock,
     store: SqliteStore,
+}
+
+impl Sqlite {
+    /// A connection of one's own.
+    pub fn connect(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.folder.path().join("s.db")).unwrap();
+        connection.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        connection
+    }
 }
 
 impl World for Sqlite {
@@ -114,14 +124,13 @@ impl World for Sqlite {
         format!("x'{}'", id.uuid().simple())
     }
 
-    fn schema() -> &'static str {
-        include_str!("../../../stores/sql/sqlite/schema_1.sql")
-    }
-
     fn past_checks() -> &'static str {
         "PRAGMA ignore_check_constraints = ON;"
     }
 
+    const COLUMNS: &'static str =
+        "SELECT t.name || '.' || c.name FROM sqlite_schema t, pragma_table_info(t.name) c
+        WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'";
     const TABLES: &'static str = deeds::SQLITE_TABLES;
     const EFFECTS: &'static str = "effect";
 
@@ -191,10 +200,6 @@ impl World for Postgres {
         format!("'{id}'")
     }
 
-    fn schema() -> &'static str {
-        include_str!("../../../stores/sql/postgres/schema_1.sql")
-    }
-
     /// They are gone for good; nobody can go past them here.
     fn past_checks() -> &'static str {
         "DO $$ DECLARE guard record; BEGIN
@@ -206,6 +211,10 @@ impl World for Postgres {
         END $$;"
     }
 
+    const COLUMNS: &'static str =
+        "SELECT c.table_name || '.' || c.column_name FROM information_schema.columns c
+        JOIN information_schema.tables t USING (table_schema, table_name)
+        WHERE table_schema = 'sprag' AND t.table_type = 'BASE TABLE'";
     const TABLES: &'static str = deeds::POSTGRES_TABLES;
     const EFFECTS: &'static str = "public.effect";
 
