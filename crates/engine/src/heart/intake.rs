@@ -6,6 +6,7 @@ use sprag_kernel::decide::submit::create;
 use sprag_kernel::{Code, Refusal};
 
 use super::phase::Refused;
+use super::reconcile::Reconciling;
 use super::{Claiming, Done, Heart, Origin, Reply, Seeing};
 use crate::crash::crash_point;
 use crate::graph::CONTROL;
@@ -75,6 +76,10 @@ impl<S: Store> Heart<S> {
         jobs: Vec<(NewJob, Reply)>,
         error: StoreError,
     ) -> Result<(), StoreError> {
+        if jobs.len() > 1 {
+            // On Postgres jobs of tenants with a limit have a commit of their own: others may be there, and entered.
+            self.reconciling = Reconciling::Wanted;
+        }
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
