@@ -3,7 +3,7 @@
 //! of an engine there is none by its.
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use sprag_conformance::cluster::Cluster;
@@ -40,6 +40,16 @@ const NOTE: &str = "
     CREATE TRIGGER death AFTER UPDATE ON sprag.engine FOR EACH ROW
         WHEN (NEW.dead = 1 AND OLD.dead = 0) EXECUTE FUNCTION proof.note_death();";
 
+/// The engine that takes over. It would serve for ever, so it is killed however the test ends.
+struct Heir(Child);
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 pub(crate) fn of_an_engine() {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, runtime) = (Cluster::start(), runtime());
@@ -51,7 +61,7 @@ pub(crate) fn of_an_engine() {
     let mut accepted = BTreeSet::new();
     let heir_url = format!("{url} options='-c proof.who=heir'");
     let heir = Place { folder: folder.path(), url: Some(&heir_url) };
-    let mut heir_life = heir.victim(SERVE).env("SPRAG_ROUND", "heir").spawn().unwrap();
+    let mut heir_life = Heir(heir.victim(SERVE).env("SPRAG_ROUND", "heir").spawn().unwrap());
     for pause in 0..pauses {
         let who = format!("paused{pause}");
         let url = format!("{url} options='-c proof.who={who}'");
@@ -73,10 +83,9 @@ pub(crate) fn of_an_engine() {
         accepted.extend(ended.accepted);
         runtime.block_on(expect_silence(&client, &who));
     }
-    let heir_status = heir_life.try_wait().unwrap();
+    let heir_status = heir_life.0.try_wait().unwrap();
     assert!(heir_status.is_none(), "the heir lives on, instead: {heir_status:?}");
-    heir_life.kill().unwrap();
-    heir_life.wait().unwrap();
+    drop(heir_life);
     heir.drain();
     print!("{pauses} pauses until the takeover, ");
     runtime.block_on(async {

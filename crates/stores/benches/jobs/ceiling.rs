@@ -75,7 +75,7 @@ pub(crate) fn of_own_sqlite(done: &Path, copy: &Path) -> f64 {
     connection.execute("ATTACH ?1 AS done", [done.to_str().unwrap()]).unwrap();
     connection.execute_batch("INSERT INTO protocol SELECT * FROM done.protocol").unwrap();
     let mut slices: Vec<[u8; 16]> = {
-        let sql = format!("{} FROM done.job) WHERE n % {SLICE} = 0 ORDER BY 1", NUMBERED);
+        let sql = format!("{NUMBERED} FROM done.job) WHERE n % {SLICE} = 0 ORDER BY 1");
         let mut statement = connection.prepare(&sql).unwrap();
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     };
@@ -112,7 +112,7 @@ pub(crate) async fn of_own_postgres(url: &str) -> f64 {
         copies.push(client.prepare(&sql).await.unwrap());
     }
     client.batch_execute("ANALYZE").await.unwrap();
-    let sql = format!("{} FROM sprag.job) AS j WHERE n % {SLICE} = 0 ORDER BY 1", NUMBERED);
+    let sql = format!("{NUMBERED} FROM sprag.job) AS j WHERE n % {SLICE} = 0 ORDER BY 1");
     let mut slices: Vec<uuid::Uuid> =
         client.query(&sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     slices.push(uuid::Uuid::max());
