@@ -6,7 +6,7 @@ use sprag_kernel::keys::{DedupKey, Hash, Mode, Route, envelope_hash, route};
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 
-use crate::limits::check_json;
+use crate::limits::{MAX_PRIORITY, check_json};
 use crate::names::check_name;
 
 /// A checked envelope.
@@ -91,7 +91,7 @@ impl Envelope {
             correlation_id: optional_name("correlation_id", raw.correlation_id)?,
             traceparent: optional_name("traceparent", raw.traceparent)?,
             not_before: raw.not_before,
-            priority: raw.priority.unwrap_or(0),
+            priority: priority(raw.priority)?,
             tenant_id,
             mode,
             hash,
@@ -145,6 +145,17 @@ fn reference(field: &'static str, value: Option<&RawValue>) -> Result<String, Re
     Err(Refusal::new(Code::EnvelopeInvalid)
         .with("field", field)
         .with("reason", "is neither text nor an object with a uri"))
+}
+
+fn priority(given: Option<i32>) -> Result<i32, Refusal> {
+    let priority = given.unwrap_or(0);
+    if priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {
+        let reason = format!("is not from -{MAX_PRIORITY} to {MAX_PRIORITY}");
+        return Err(Refusal::new(Code::EnvelopeInvalid)
+            .with("field", "priority")
+            .with("reason", reason));
+    }
+    Ok(priority)
 }
 
 fn mode(mode: Option<&str>) -> Result<Mode, Refusal> {

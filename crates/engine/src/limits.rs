@@ -9,6 +9,9 @@ use sprag_kernel::{Code, Refusal};
 pub const MAX_BYTES: usize = 1 << 20;
 /// The longest message of a failure that is kept; the rest is cut off.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024;
+/// The most that a priority may be, on either side of 0: two years of waiting weigh as much. That of a job and
+/// that of its step are added up.
+pub const MAX_PRIORITY: i32 = 1_000_000;
 /// The longest code of a failure that is kept.
 pub const MAX_CODE_BYTES: usize = 200;
 

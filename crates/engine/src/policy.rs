@@ -7,6 +7,7 @@ use sprag_kernel::Refusal;
 use sprag_kernel::retry::{Backoff, Millis, RetryPolicy};
 
 use crate::duration;
+use crate::limits::MAX_PRIORITY;
 use crate::protocol::invalid;
 
 /// How many attempts a step may be given.
@@ -66,6 +67,15 @@ pub(crate) struct Policy {
     /// One attempt in all.
     pub(crate) timeout: Option<Millis>,
     pub(crate) priority: i32,
+}
+
+/// Refuses a priority that could not be added to another, naming the place.
+pub(crate) fn check_priority(priority: Option<i32>, place: &str) -> Result<(), Refusal> {
+    if priority.is_some_and(|given| given.unsigned_abs() > MAX_PRIORITY.unsigned_abs()) {
+        let reason = format!("is not from -{MAX_PRIORITY} to {MAX_PRIORITY}");
+        return Err(invalid(&format!("{place}.priority"), reason));
+    }
+    Ok(())
 }
 
 impl Retry {

@@ -18,7 +18,7 @@ use crate::graph::keys::{Child, Exec, Http, OnFailure, Repeat, Wait};
 use crate::graph::{Graph, MAX_ITEMS, MAX_TURNS, RESERVED};
 use crate::names::check_name;
 use crate::places::Places;
-use crate::policy::Policy;
+use crate::policy::{Policy, check_priority};
 
 pub use crate::policy::{MAX_ATTEMPTS, Retry, ServiceDefaults, Timeouts};
 
@@ -182,6 +182,7 @@ impl Protocol {
                 return Err(invalid(&place, "is the service of no step".to_owned()));
             }
             defaults.retry.check(&place)?;
+            check_priority(defaults.priority, &place)?;
         }
         Graph::of(self)
     }
@@ -218,6 +219,7 @@ fn check_list<'a>(
 impl Step {
     fn check(&self, place: &str) -> Result<(), Refusal> {
         named("step_id", &self.step_id, &format!("{place}.step_id"))?;
+        check_priority(self.priority, place)?;
         self.retry.check(place)
     }
 

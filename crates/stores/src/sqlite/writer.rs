@@ -10,6 +10,7 @@
 //! that group are then answered as if the store had been away, and are made again; after a COMMIT that was
 //! refused the writer runs each call alone for a while, so that only the culprit is refused the next time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -150,7 +151,10 @@ impl<T: Send, F: FnMut(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
     }
 
     fn run(&mut self, tx: &Tx<'_>) -> bool {
-        let result = (self.call)(tx);
+        // A panic is a fault of this one call: the writer, and with it the store, lives on.
+        let result = catch_unwind(AssertUnwindSafe(|| (self.call)(tx))).unwrap_or_else(|_| {
+            Err(StoreError::Poison("a call to the store has panicked".to_owned()))
+        });
         let keep = result.as_ref().is_ok_and(|value| self.keeps.is_none_or(|keeps| keeps(value)));
         self.has_ended_it = tx.connection.is_autocommit();
         self.result = Some(result);
