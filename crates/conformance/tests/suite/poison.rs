@@ -1,7 +1,7 @@
 //! Poison: rows that stop nobody but themselves.
 
 use sprag_engine::plan;
-use sprag_engine::store::{FinishOutcome, Pick, Store, Wish};
+use sprag_engine::store::{FinishOutcome, Pick, StepPlace, Store, Wish};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{JobState, StepState};
 
@@ -44,6 +44,27 @@ on_both_stores! {
         assert!(taken.is_empty(), "nobody can adopt it, and the takeover goes on");
         let sql = format!("UPDATE attempt SET ending = NULL WHERE job_id = {id}");
         play.world.execute(&sql).await.unwrap();
+    }
+
+    /// On SQLite digits that cannot be were taken for a fault of the whole call, and nobody claimed, woke up or took
+    /// over any more; on Postgres a place found what stood at another one.
+    async fn an_attempt_with_impossible_digits_stops_no_call_and_stands_for_no_other<W>(play: &Play<W>) {
+        let (broken, healthy) = (play.create(1).await, play.create(1).await);
+        let spoil = |digits: &str| format!("UPDATE attempt SET ledger = {digits} WHERE job_id = {}", W::id(broken));
+        play.world.execute(&spoil("2200000000000")).await.unwrap();
+        let claimed = claim(play, Pick::Any).await;
+        assert_eq!(claimed.iter().map(|held| held.key.job_id).collect::<Vec<_>>(), [healthy]);
+
+        let place = |job_id| StepPlace { job_id, step_id: "s0".to_owned(), step_index: None, branch: 0, turn: 0 };
+        let found = play.store().find(vec![place(broken), place(healthy)]).await.unwrap();
+        let found: Vec<_> = found.iter().map(|held| held.as_ref().map(|held| held.key.job_id)).collect();
+        assert_eq!(found, [None, Some(healthy)]);
+        let held = play.store().held_by(play.engine).await.unwrap();
+        assert_eq!(held.iter().map(|held| held.key.job_id).collect::<Vec<_>>(), [healthy]);
+        play.store().due(play.engine, 10).await.unwrap();
+        let heir = play.store().join("heir").await.unwrap();
+        play.store().take_over(play.engine, heir).await.unwrap();
+        play.world.execute(&spoil("1000000000000")).await.unwrap();
     }
 
     async fn what_was_delivered_twice_is_claimed_only_to_run_alone<W>(play: &Play<W>) {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::children;
 use super::pools::Pools;
-use super::rows::{HELD_WIDTH, get, held, key, state, unsigned_long, with_held};
+use super::rows::{HELD_WIDTH, get, held_of_each, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
 use super::submit::Runner;
 use crate::SHARED_BYTES;
@@ -40,9 +40,9 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
         let urgency: (i64, i64) = (row.get(HELD_WIDTH), row.get(HELD_WIDTH + 1));
         (urgency, row.get::<_, Uuid>(0), row.get::<_, i32>(1))
     });
-    let mut claimed = held(pools, &rows).await?;
-    for (held, row) in claimed.iter_mut().zip(&rows) {
-        held.exhausted = get(row, HELD_WIDTH + 2)?;
+    let mut claimed = Vec::with_capacity(rows.len());
+    for (held, row) in held_of_each(pools, &rows).await? {
+        claimed.push(Held { exhausted: get(row, HELD_WIDTH + 2)?, ..held });
     }
     add_shared(pools, &mut claimed).await?;
     Ok(claimed)

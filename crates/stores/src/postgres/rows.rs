@@ -42,10 +42,22 @@ pub(super) const OUTPUTS: &str = "SELECT job_id, step_index, output FROM sprag.a
 /// Reads rows of [`HELD_COLUMNS`], and then the outputs of the steps before them. A row whose states
 /// cannot be read is passed over, so that it stops nobody else; the audit shows it.
 pub(super) async fn held(pools: &Pools, rows: &[Row]) -> Answer<Vec<Held>> {
-    let mut all = Vec::with_capacity(rows.len());
+    let all = held_of_each(pools, rows).await?;
+    Ok(all.into_iter().map(|(held, _)| held).collect())
+}
+
+/// The same, each with the row that it was read from.
+pub(super) async fn held_of_each<'a>(
+    pools: &Pools,
+    rows: &'a [Row],
+) -> Answer<Vec<(Held, &'a Row)>> {
+    let (mut all, mut read) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
     for row in rows {
         match held_row(row) {
-            Ok(held) => all.push(held),
+            Ok(held) => {
+                all.push(held);
+                read.push(row);
+            }
             Err(error) => {
                 tracing::error!(code = "ROW_UNREADABLE", %error, "an attempt is passed over");
             }
@@ -60,7 +72,7 @@ pub(super) async fn held(pools: &Pools, rows: &[Row]) -> Answer<Vec<Held>> {
         let outputs = pools.run(OUTPUTS, &[&later]).await?;
         add_inputs(&mut all, &outputs)?;
     }
-    Ok(all)
+    Ok(all.into_iter().zip(read).collect())
 }
 
 /// Gives each attempt the outputs of the steps before it, from rows of [`OUTPUTS`].

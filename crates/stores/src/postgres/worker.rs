@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::hints::ring;
 use super::legs::ordinal;
 use super::pools::Pools;
-use super::rows::{HELD_WIDTH, get, held, unsigned_long, with_held};
+use super::rows::{HELD_WIDTH, get, held, held_of_each, unsigned_long, with_held};
 use super::slice::{Keys, code, column, signed, sorted, span};
 use crate::AGEING_MS;
 
@@ -25,9 +25,8 @@ pub(super) async fn claimed(pools: &Pools, claim_ids: &[String]) -> Answer<Vec<(
          ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no",
     );
     let rows = pools.run(&sql, &[&claim_ids, &pools.test_now()]).await?;
-    let all = held(pools, &rows).await?;
-    let claims = rows.iter().map(|row| get(row, HELD_WIDTH)).collect::<Answer<Vec<String>>>()?;
-    Ok(claims.into_iter().zip(all).collect())
+    let all = held_of_each(pools, &rows).await?;
+    all.into_iter().map(|(held, row)| Ok((get(row, HELD_WIDTH)?, held))).collect()
 }
 
 /// At each place the newest attempt that has a lease, or else the one that waits for it.
@@ -41,9 +40,9 @@ pub(super) async fn find(pools: &Pools, places: &[StepPlace]) -> Answer<Vec<Opti
     let turns: Vec<i32> = places.iter().map(|place| signed(place.turn)).collect();
     let sql = with_held(include_str!("../../sql/postgres/find.sql"));
     let rows = pools.run(&sql, &[&jobs, &steps, &lowest, &highest, &branches, &turns]).await?;
-    let all = held(pools, &rows).await?;
+    let all = held_of_each(pools, &rows).await?;
     let mut found: Vec<Option<Held>> = places.iter().map(|_| None).collect();
-    for (row, held) in rows.iter().zip(all) {
+    for (held, row) in all {
         found[ordinal(get(row, HELD_WIDTH)?)] = Some(held);
     }
     Ok(found)

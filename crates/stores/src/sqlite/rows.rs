@@ -62,11 +62,11 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
     })
 }
 
-/// The same, but a row whose states cannot be read is passed over, so that it stops nobody else; the
+/// The same, but a row whose states or digits cannot be read is passed over, so that it stops nobody else; the
 /// audit shows it.
 pub(super) fn held_if_readable(connection: &Connection, row: &Row<'_>) -> Answer<Option<Held>> {
     let read = held(connection, row);
-    if let Err(error @ StoreError::Poison(_)) = &read {
+    if let Err(error @ (StoreError::Poison(_) | StoreError::Refused(_))) = &read {
         tracing::error!(code = "ROW_UNREADABLE", %error, "an attempt is passed over");
         return Ok(None);
     }

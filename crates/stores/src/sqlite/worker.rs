@@ -1,6 +1,6 @@
 //! Attempts that workers outside hold: found by claim or by place, moved along, given back.
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_engine::store::{
@@ -11,7 +11,7 @@ use sprag_kernel::machine::State;
 
 use super::engines::expect_alive;
 use super::legs::{event, job_state};
-use super::rows::{HELD_COLUMNS, held, key, place};
+use super::rows::{HELD_COLUMNS, held_if_readable, key, place};
 use super::writer::Tx;
 use crate::AGEING_MS;
 
@@ -24,8 +24,9 @@ pub(super) fn claimed(tx: &Tx<'_>, claim_ids: &[String]) -> Answer<Vec<(String, 
     );
     let mut all = Vec::new();
     for claim_id in claim_ids {
-        let found = tx.all(&sql, params![claim_id, tx.now], |row| held(tx.connection, row))?;
-        all.extend(found.into_iter().map(|held| (claim_id.clone(), held)));
+        let read = |row: &Row<'_>| held_if_readable(tx.connection, row);
+        let found = tx.all(&sql, params![claim_id, tx.now], read)?;
+        all.extend(found.into_iter().flatten().map(|held| (claim_id.clone(), held)));
     }
     Ok(all)
 }
@@ -42,7 +43,8 @@ pub(super) fn find(tx: &Tx<'_>, places: &[StepPlace]) -> Answer<Vec<Option<Held>
         let branch = place.branch.cast_signed();
         let at =
             params![place.job_id.as_bytes(), lowest, highest, branch, place.turn, place.step_id];
-        tx.all(&sql, at, |row| held(tx.connection, row)).map(|mut found| found.pop())
+        let read = |row: &Row<'_>| held_if_readable(tx.connection, row);
+        tx.all(&sql, at, read).map(|mut found| found.pop().flatten())
     };
     places.iter().map(one).collect()
 }
@@ -178,8 +180,9 @@ pub(super) fn unpublished(
          WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
              AND a.attempt_no = ?5"
     );
-    let read = |key| tx.all(&sql, place(key), |row| held(tx.connection, row));
-    Ok(taken.iter().map(read).collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
+    let read = |key| tx.all(&sql, place(key), |row| held_if_readable(tx.connection, row));
+    let read = taken.iter().map(read).collect::<Answer<Vec<_>>>()?;
+    Ok(read.into_iter().flatten().flatten().collect())
 }
 
 pub(super) fn held_by(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
@@ -187,5 +190,6 @@ pub(super) fn held_by(tx: &Tx<'_>, engine: EngineNo) -> Answer<Vec<Held>> {
         "SELECT {HELD_COLUMNS} FROM attempt a JOIN job j ON j.job_id = a.job_id WHERE a.owner = ?1
          ORDER BY a.job_id, a.step_index, a.branch, a.turn, a.attempt_no"
     );
-    tx.all(&sql, [engine.0], |row| held(tx.connection, row))
+    let all = tx.all(&sql, [engine.0], |row| held_if_readable(tx.connection, row))?;
+    Ok(all.into_iter().flatten().collect())
 }
