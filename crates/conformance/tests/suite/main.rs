@@ -28,6 +28,8 @@ mod graphs;
 mod jobs;
 mod ledgers;
 mod literals;
+mod lives;
+mod locks;
 mod payloads;
 mod plans;
 mod poison;

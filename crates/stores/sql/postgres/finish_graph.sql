@@ -1,8 +1,10 @@
 -- Steps 1 to 3 of a slice of messages of graphs, in one statement, as finish.sql does it for sequences. A
 -- message takes one of three plans: p = 1 for a job that goes on, 2 for one that has failed elsewhere, 3 for
 -- one that is being cancelled. If its job is ending, the first message of a job in the slice also closes
--- every obligation that nobody has begun, what is not published with its directive, except what another statement
--- has locked at this moment: that one finds the job ending by itself. A message that makes the end certain comes alone of its job. Arrays with
+-- every obligation that nobody has begun, what is not published with its directive. Which those are is read by the
+-- statement's snapshot: if the job was not ending there and has moved on since, another engine may just have opened some,
+-- and if one is locked, whoever has it may leave it as it is or want the job; then the statement ends, and is run
+-- again whole. A message that makes the end certain comes alone of its job. Arrays with
 -- one value per message are read at n, those with three at k, those with six at q. What all ends open and
 -- count down stands in one row of arrays; `$20`, `$24` and `$28` say where the part of each message ends. The parts
 -- are cut out message by message: a join by number would compare every place with every message.
@@ -42,7 +44,7 @@ WITH alive AS MATERIALIZED (
     WHERE c.ordinal = 1 AND (c.p > 1 OR c.pins IS NOT NULL) AND a.state IN (0, 1, 5) AND a.ending IS NULL
         AND (c.p = 3 OR a.ready_at IS NOT NULL OR a.timer_at IS NOT NULL OR a.owner IS NOT NULL
             OR a.countdown > 0 OR a.ledger >= 1000000000000)
-    FOR UPDATE OF a SKIP LOCKED
+    FOR UPDATE OF a NOWAIT
 ), closed AS (
     UPDATE sprag.attempt a SET state = ($13::smallint[])[w.n],
         outbox = CASE WHEN a.outbox IS NOT NULL THEN ($47::smallint[])[w.n] END, version = a.version + 1,
@@ -155,3 +157,7 @@ WITH alive AS MATERIALIZED (
 SELECT n, CASE WHEN after = 0 THEN ($40::smallint[])[k] ELSE job_state END AS state,
     job_version + ordinal AS version
 FROM plan
+WHERE (SELECT sprag.expect(NOT EXISTS (
+    SELECT 1 FROM chosen c JOIN sprag.job s ON s.job_id = c.job_id
+    WHERE c.ordinal = 1 AND (c.p > 1 OR c.pins IS NOT NULL) AND s.version <> c.job_version
+        AND s.verdict IS NULL AND s.state <> $9::smallint)))

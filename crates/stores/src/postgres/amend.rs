@@ -44,7 +44,10 @@ pub(super) async fn amend<T>(
         let alive = tx.query_opt(alive, &[&engine.0]).await.map_err(|error| failed(&error))?;
         let locked = match lock(&tx, job_id, place).await {
             Ok(locked) => locked,
-            Err(error) if repeats.again(&error) => continue,
+            Err(error) if repeats.again(&error) => {
+                repeats.pause().await;
+                continue;
+            }
             Err(error) => return Err(failed(&error)),
         };
         let row = match locked {
@@ -73,7 +76,7 @@ pub(super) async fn amend<T>(
         };
         match written {
             Ok(()) => break (answer, amendment.timer == Timer::Ready),
-            Err(error) if repeats.again(&error) => {}
+            Err(error) if repeats.again(&error) => repeats.pause().await,
             Err(error) => return Err(failed(&error)),
         }
     };

@@ -103,11 +103,11 @@ async fn take_slice(
             Ok(None) => return Err(StoreError::Fenced),
             Ok(Some(rows)) => match commit(tx).await {
                 Ok(()) => return Ok(rows),
-                Err(error) if repeats.again(&error) => {}
+                Err(error) if repeats.again(&error) => repeats.pause().await,
                 Err(error) => return Err(failed(&error)),
             },
             // The transaction is rolled back as it is dropped.
-            Err(error) if repeats.again(&error) => {}
+            Err(error) if repeats.again(&error) => repeats.pause().await,
             Err(error) => return Err(failed(&error)),
         }
     }

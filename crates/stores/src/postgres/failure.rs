@@ -1,22 +1,34 @@
 //! What a failed statement means to the engine, by its SQLSTATE.
 
+use std::time::Duration;
+
 use deadpool_postgres::PoolError;
 use sprag_engine::store::StoreError;
-use tokio_postgres::error::Error;
+use tokio_postgres::error::{Error, SqlState};
 
 /// How often a statement that lost a race is run again before the store counts as unavailable. Each
-/// repetition has seen at least one competitor commit.
-const REPEATS: u32 = 5;
+/// repetition has seen at least one competitor commit, or hold a row for as long as the pauses before it.
+const REPEATS: u32 = 8;
+/// The first pause before a repetition; each one is twice as long as the one before it.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Counts the repetitions of one call.
 #[derive(Default)]
 pub(super) struct Repeats(u32);
 
 impl Repeats {
-    /// Whether to run the call again: it deadlocked or could not be serialised, and changed nothing.
+    /// Whether to run the call again after a pause: it deadlocked, could not be serialised or did not get a lock
+    /// at once, and changed nothing.
     pub(super) fn again(&mut self, error: &Error) -> bool {
         self.0 += 1;
-        self.0 <= REPEATS && class(error) == Some("40")
+        let has_lost =
+            class(error) == Some("40") || error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE);
+        self.0 <= REPEATS && has_lost
+    }
+
+    /// Lets whoever was faster get on.
+    pub(super) async fn pause(&self) {
+        tokio::time::sleep(PAUSE * 2_u32.pow(self.0.saturating_sub(1))).await;
     }
 }
 

@@ -30,7 +30,10 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
         let tx = begin(&mut client).await?;
         let Some((now, rows)) = (match look(&tx, pools.test_now(), engine, gates).await {
             Ok(found) => found,
-            Err(error) if repeats.again(&error) => continue,
+            Err(error) if repeats.again(&error) => {
+                repeats.pause().await;
+                continue;
+            }
             Err(error) => return Err(failed(&error)),
         }) else {
             return Err(StoreError::Fenced);
@@ -45,7 +48,7 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
         };
         match written {
             Ok(count) => break count,
-            Err(error) if repeats.again(&error) => {}
+            Err(error) if repeats.again(&error) => repeats.pause().await,
             Err(error) => return Err(failed(&error)),
         }
     };

@@ -68,7 +68,7 @@ impl Pools {
             crash_point("postgres.after_statement");
             match answer {
                 Ok(rows) => return Ok(rows),
-                Err(error) if repeats.again(&error) => {}
+                Err(error) if repeats.again(&error) => repeats.pause().await,
                 Err(error) => return Err(failed(&error)),
             }
         }

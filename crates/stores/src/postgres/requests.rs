@@ -173,7 +173,7 @@ async fn amend<T>(
         };
         match written {
             Ok(()) => break (answer, write.job.is_some()),
-            Err(error) if repeats.again(&error) => {}
+            Err(error) if repeats.again(&error) => repeats.pause().await,
             Err(error) => return Err(failed(&error)),
         }
     };

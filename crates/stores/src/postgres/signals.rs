@@ -1,6 +1,6 @@
 //! Signals: kept, given to waits, read. Both a signal and a wait are decided under the job's lock. A wait has its
-//! attempt locked before, as slices do it; a signal passes over an attempt that somebody has locked, so the two
-//! never wait for each other.
+//! attempt locked before, as slices do it; a signal that finds its attempt locked lets go of the job and begins
+//! again, so the two never wait for each other.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -17,7 +17,7 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::failure::failed;
+use super::failure::{Repeats, failed};
 use super::hints::ring;
 use super::legs::ordinal;
 use super::pools::{Pools, begin, commit};
@@ -70,14 +70,46 @@ async fn receive(
     engine: EngineNo,
     job_id: JobId,
     signal: &Signal,
-) -> Answer<Option<Result<Signalled, Refusal>>> {
+) -> Answer<Received> {
     let mut client = pools.engine().await?;
-    let tx = begin(&mut client).await?;
-    let now = alive(&tx, pools, engine).await?;
+    let mut repeats = Repeats::default();
+    let received = loop {
+        let tx = begin(&mut client).await?;
+        match receive_in(&tx, pools, (engine, job_id), signal).await? {
+            Ok(received) => {
+                if let Some(Ok(Signalled { created: true, .. })) = received {
+                    commit(tx).await.map_err(|error| failed(&error))?;
+                }
+                break received;
+            }
+            Err(error) if repeats.again(&error) => {
+                drop(tx);
+                repeats.pause().await;
+            }
+            Err(error) => return Err(failed(&error)),
+        }
+    };
+    drop(client);
+    if let Some(Ok(Signalled { created: true, taken_by: Some(_) })) = received {
+        ring(pools).await;
+    }
+    Ok(received)
+}
+
+type Received = Option<Result<Signalled, Refusal>>;
+
+/// One try; a signal that is new is to be committed. The inner error is that of giving the signal to its wait, which may be tried again.
+async fn receive_in(
+    tx: &Transaction<'_>,
+    pools: &Pools,
+    (engine, job_id): (EngineNo, JobId),
+    signal: &Signal,
+) -> Answer<Result<Received, tokio_postgres::Error>> {
+    let now = alive(tx, pools, engine).await?;
     let lock = "SELECT state, verdict IS NOT NULL FROM sprag.job WHERE job_id = $1
         FOR NO KEY UPDATE";
     let found = tx.query_opt(lock, &[&job_id.uuid()]).await.map_err(|error| failed(&error))?;
-    let Some(found) = found else { return Ok(None) };
+    let Some(found) = found else { return Ok(Ok(None)) };
     let job = JobNow { state: state(&found, 0)?, has_verdict: get(&found, 1)? };
     crash_point("postgres.signal.after_lock");
     let sql = "SELECT content, step_index, branch, turn FROM sprag.signal
@@ -90,19 +122,17 @@ async fn receive(
     let kept = u32::try_from(get::<i64>(&kept, 0)?).unwrap_or(u32::MAX);
     let content = signal.content();
     match signal::receive(job, known_content, content, kept) {
-        Err(refusal) => Ok(Some(Err(refusal))),
+        Err(refusal) => Ok(Ok(Some(Err(refusal)))),
         Ok(Receive::Repeat) => {
             let taken_by = known.as_ref().map(|row| place(row, 1)).transpose()?.flatten();
-            Ok(Some(Ok(Signalled { created: false, taken_by })))
+            Ok(Ok(Some(Ok(Signalled { created: false, taken_by }))))
         }
         Ok(Receive::Keep) => {
-            let taken_by = keep(&tx, job_id, (signal, content), (kept + 1, now)).await?;
-            commit(tx).await.map_err(|error| failed(&error))?;
-            drop(client);
-            if taken_by.is_some() {
-                ring(pools).await;
-            }
-            Ok(Some(Ok(Signalled { created: true, taken_by })))
+            let taken_by = match keep(tx, job_id, (signal, content), (kept + 1, now)).await? {
+                Ok(taken_by) => taken_by,
+                Err(error) => return Ok(Err(error)),
+            };
+            Ok(Ok(Some(Ok(Signalled { created: true, taken_by }))))
         }
     }
 }
@@ -118,10 +148,12 @@ async fn keep(
     job_id: JobId,
     (signal, content): (&Signal, Hash),
     (n, now): (u32, i64),
-) -> Answer<Option<Place>> {
+) -> Answer<Result<Option<Place>, tokio_postgres::Error>> {
     let sql = include_str!("../../sql/postgres/parked_wait.sql");
-    let parked = tx.query_opt(sql, &[&job_id.uuid(), &signal.name]).await;
-    let parked = parked.map_err(|error| failed(&error))?.as_ref().map(key).transpose()?;
+    let parked = match tx.query_opt(sql, &[&job_id.uuid(), &signal.name]).await {
+        Ok(parked) => parked.as_ref().map(key).transpose()?,
+        Err(error) => return Ok(Err(error)),
+    };
     let taken_by = parked.as_ref().map(AttemptKey::place);
     let at = taken_by.map(columns);
     let kept = tx
@@ -148,7 +180,7 @@ async fn keep(
         )
         .await;
     kept.map_err(|error| failed(&error))?;
-    Ok(taken_by)
+    Ok(Ok(taken_by))
 }
 
 type Slice<'a> = [(usize, &'a WaitWrite)];

@@ -96,7 +96,7 @@ pub(super) async fn end_with(
         match tried {
             Ok(worked) => return Ok(worked),
             // The transaction was rolled back as it was dropped.
-            Err(error) if repeats.again(&error) => {}
+            Err(error) if repeats.again(&error) => repeats.pause().await,
             Err(error) => return Err(failed(&error)),
         }
     }
