@@ -83,6 +83,11 @@ impl Ends {
         });
     }
 
+    /// Why the handler was told to stop, if it was.
+    pub(crate) fn told(&self) -> Option<StopReason> {
+        *self.stop.borrow()
+    }
+
     /// What the handler has said since this was last asked.
     pub(crate) fn take_progress(&mut self) -> Option<String> {
         // An error means that the handler has returned; what it said last is not news any more.

@@ -24,6 +24,7 @@ pub mod worker;
 pub use child::child_ended;
 
 use crate::ids::AttemptKey;
+use crate::limits::{MAX_MESSAGE_BYTES, storable};
 use crate::store::{
     Amendment, AttemptError, DispatchWrite, Duties, EndWrite, FinishPlan, FinishWrite, FollowWrite,
     GraphFinish, HandOff, Held, Timer,
@@ -455,7 +456,8 @@ pub fn fail_in_leg1(
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    let error = AttemptError { code: code.name().to_owned(), message: message.to_owned() };
+    let message = storable(message, MAX_MESSAGE_BYTES);
+    let error = AttemptError { code: code.name().to_owned(), message };
     Ok(entering(after, Some(error), changes.0))
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cuts;
 mod handlers;
 mod idle;
 mod inbox;

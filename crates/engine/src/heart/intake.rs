@@ -7,7 +7,7 @@ use sprag_kernel::{Code, Refusal};
 
 use super::phase::Refused;
 use super::reconcile::Reconciling;
-use super::{Claiming, Done, Heart, Origin, Reply, Seeing};
+use super::{Claiming, Done, Heart, Origin, Seeing, Submitting};
 use crate::crash::crash_point;
 use crate::graph::CONTROL;
 use crate::ids::AttemptKey;
@@ -16,15 +16,15 @@ use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wis
 impl<S: Store> Heart<S> {
     pub(super) fn submit(&mut self) {
         let Some(mut jobs) = self.submits.next_group() else { return };
-        for (job, _) in &mut jobs {
+        for Submitting { job, repeats, .. } in &mut jobs {
             // A graph looks at what it can see before it runs, and may begin at several places.
-            // What has a gate is let in there.
-            let may_enter = !job.is_graph && job.steps[0].limit.is_none();
-            job.enter = may_enter && self.reserve(&job.steps[0].service);
+            // What has a gate is let in there, and what has a time when that has come.
+            let waits = job.is_graph || job.steps[0].limit.is_some() || job.not_before.is_some();
+            job.enter = !waits && !*repeats && self.reserve(&job.steps[0].service);
         }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
-            let slice = jobs.iter().map(|(job, _)| job.clone()).collect();
+            let slice = jobs.iter().map(|submitting| submitting.job.clone()).collect();
             let answer = store.submit(engine, slice).await;
             Done::Submitted(jobs, answer)
         });
@@ -32,19 +32,19 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn submitted(
         &mut self,
-        jobs: Vec<(NewJob, Reply)>,
+        jobs: Vec<Submitting>,
         answer: Answer<Vec<Result<Submitted, Refusal>>>,
     ) -> Result<(), StoreError> {
         match answer {
             Ok(answers) => {
                 self.submits.done();
-                for ((job, reply), submitted) in jobs.into_iter().zip(answers) {
-                    self.submitted_one(&job, reply, submitted);
+                for (submitting, submitted) in jobs.into_iter().zip(answers) {
+                    self.submitted_one(submitting, submitted);
                 }
                 Ok(())
             }
             Err(error) => {
-                for (job, _) in jobs.iter().filter(|(job, _)| job.enter) {
+                for Submitting { job, .. } in jobs.iter().filter(|it| it.job.enter) {
                     self.release(&job.steps[0].service);
                 }
                 self.submit_failed(jobs, error)
@@ -52,18 +52,24 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    fn submitted_one(&mut self, job: &NewJob, reply: Reply, submitted: Result<Submitted, Refusal>) {
+    fn submitted_one(
+        &mut self,
+        Submitting { job, reply, repeats }: Submitting,
+        submitted: Result<Submitted, Refusal>,
+    ) {
         let created = submitted.as_ref().is_ok_and(|submitted| submitted.created);
+        if repeats {
+            // The first try may have been on its way still when the books were last compared.
+            self.reconciling = Reconciling::Wanted;
+        }
         if created {
             self.gates.hint(job.gates.iter().flatten().cloned());
         }
-        match (created, job.enter && job.not_before.is_none()) {
-            (true, true) => self.dispatch_later(born(job)),
+        match (created, job.enter) {
+            (true, true) => self.dispatch_later(born(&job)),
             (true, false) => self.may_claim = true,
-            (false, _) => {}
-        }
-        if job.enter && !(created && job.not_before.is_none()) {
-            self.release(&job.steps[0].service);
+            (false, true) => self.release(&job.steps[0].service),
+            (false, false) => {}
         }
         crash_point("heart.before_reply");
         // Whoever asked may have gone away; the job stays.
@@ -73,11 +79,12 @@ impl<S: Store> Heart<S> {
 
     fn submit_failed(
         &mut self,
-        jobs: Vec<(NewJob, Reply)>,
+        mut jobs: Vec<Submitting>,
         error: StoreError,
     ) -> Result<(), StoreError> {
+        // On Postgres jobs of tenants with a limit have a commit of their own: others may be there, and entered.
+        jobs.iter_mut().for_each(|submitting| submitting.repeats = true);
         if jobs.len() > 1 {
-            // On Postgres jobs of tenants with a limit have a commit of their own: others may be there, and entered.
             self.reconciling = Reconciling::Wanted;
         }
         match error {
@@ -87,15 +94,15 @@ impl<S: Store> Heart<S> {
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
             StoreError::Poison(reason) => {
-                if let Refused::Culprit((_, reply)) = self.submits.refused(jobs) {
+                if let Refused::Culprit(culprit) = self.submits.refused(jobs) {
                     let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
-                    let _ = reply.send(Err(refusal));
+                    let _ = culprit.reply.send(Err(refusal));
                 }
                 Ok(())
             }
             StoreError::Refused(refusal) => {
-                if let Refused::Culprit((_, reply)) = self.submits.refused(jobs) {
-                    let _ = reply.send(Err(refusal));
+                if let Refused::Culprit(culprit) = self.submits.refused(jobs) {
+                    let _ = culprit.reply.send(Err(refusal));
                 }
                 Ok(())
             }

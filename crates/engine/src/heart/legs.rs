@@ -9,6 +9,7 @@ use sprag_kernel::{Code, Refusal, State, StepState};
 use tokio::time::{Instant, timeout};
 
 use super::phase::Refused;
+use super::reconcile::Reconciling;
 use super::{Dispatching, Doer, Done, Ending, Finishing, Heart, Op, Running};
 use crate::callback::Heard;
 use crate::crash::crash_point;
@@ -41,6 +42,14 @@ impl Finishing {
             item: self.held.item.as_deref(),
             facts: &self.held.facts,
         }
+    }
+}
+
+/// A failure as every store can keep it.
+fn attempt_error(failure: &Failure) -> AttemptError {
+    AttemptError {
+        code: storable(&failure.code, MAX_CODE_BYTES),
+        message: storable(&failure.message, MAX_MESSAGE_BYTES),
     }
 }
 
@@ -142,13 +151,14 @@ impl<S: Store> Heart<S> {
                         (None, None, _) => self.start(held),
                     }
                 }
-                DispatchOutcome::Moved(state) => {
+                DispatchOutcome::Moved(state) if !state.is_terminal() => {
                     // Planned again, for the job as another step has left it.
                     (held.job, held.attempt) = before;
                     held.job.state = state;
                     self.dispatch_to(held, pull, child);
                 }
-                DispatchOutcome::Ending | DispatchOutcome::Gone => {
+                // What was taken up twice after a lost answer may find its job over.
+                DispatchOutcome::Moved(_) | DispatchOutcome::Ending | DispatchOutcome::Gone => {
                     self.vacate(&held, pull);
                     if outcome == DispatchOutcome::Ending {
                         self.cancel_activation(held.key);
@@ -164,12 +174,13 @@ impl<S: Store> Heart<S> {
         mut group: Vec<Dispatching>,
         error: StoreError,
     ) -> Result<(), StoreError> {
+        // Whatever the error: on Postgres a group has several commits, and some may have been made.
+        for write in group.iter_mut().filter_map(|dispatching| dispatching.write.as_mut()) {
+            write.repeats = true;
+        }
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
-                for write in group.iter_mut().filter_map(|dispatching| dispatching.write.as_mut()) {
-                    write.repeats = true;
-                }
                 self.dispatches.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -236,11 +247,26 @@ impl<S: Store> Heart<S> {
         result: Result<Returned<S::Work>, Failure>,
     ) {
         crash_point("heart.after_handler");
-        let Some(Running { held, .. }) = self.running.remove(key) else { return };
+        let Some(Running { held, ends, .. }) = self.running.remove(key) else { return };
         match result.and_then(|returned| self.storable(returned)) {
             Ok((output, None)) => self.report(held, Report::Succeeded, output, None),
             Ok((output, Some(work))) => self.work_later(held, output, work),
+            Err(failure) if failure.retryable && ends.told() == Some(StopReason::Shutdown) => {
+                self.stopped(held, &failure);
+            }
             Err(failure) => self.report_failure(held, &failure),
+        }
+    }
+
+    /// A handler gave up because the engine stops. That is none of its fault: as if the engine had been lost, the
+    /// next attempt is there at once and no attempt of its budget is gone.
+    fn stopped(&mut self, held: Held, failure: &Failure) {
+        let is_open = held.attempt.ending.is_none();
+        let error = attempt_error(failure);
+        let ended = is_open.then(|| plan::ended_by(&held, EndingKind::OwnerLost, error).ok());
+        match ended.flatten() {
+            Some(write) => self.ends.push(Ending { held, write, has_slot: true, calling: None }),
+            None => self.over(&held),
         }
     }
 
@@ -259,11 +285,7 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn report_failure(&mut self, held: Held, failure: &Failure) {
         let report = if failure.retryable { Report::Retryable } else { Report::NonRetryable };
-        let error = AttemptError {
-            code: storable(&failure.code, MAX_CODE_BYTES),
-            message: storable(&failure.message, MAX_MESSAGE_BYTES),
-        };
-        self.report(held, report, None, Some(error));
+        self.report(held, report, None, Some(attempt_error(failure)));
     }
 
     pub(super) fn report(
@@ -347,17 +369,22 @@ impl<S: Store> Heart<S> {
                 }
             }
             (EndOutcome::Stale, Some(calling)) => self.call_again(calling),
-            (EndOutcome::Stale, None) => {}
+            (EndOutcome::Stale, None) => {
+                if has_slot {
+                    // A batch whose last commit was made although its answer got lost has its message already.
+                    self.reconciling = Reconciling::Wanted;
+                }
+            }
         }
     }
 
     fn end_failed(&mut self, mut group: Vec<Ending>, error: StoreError) -> Result<(), StoreError> {
+        for ending in &mut group {
+            ending.write.repeats = true;
+        }
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
-                for ending in &mut group {
-                    ending.write.repeats = true;
-                }
                 self.ends.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -452,7 +479,8 @@ impl<S: Store> Heart<S> {
         }
         let index = finishing.held.key.step_index as usize;
         let may_enter = |next: &&NewStep| self.stopping.is_none() && next.limit.is_none();
-        let next = pinned.steps.get(index + 1).filter(may_enter);
+        // What a first try has entered is found in the books: a second one enters nothing.
+        let next = pinned.steps.get(index + 1).filter(may_enter).filter(|_| !finishing.repeats);
         finishing.enter_next = next.is_some_and(|next| self.reserve(&next.service));
         plan::finish(&finishing.held, &pinned.policies[index], finishing.enter_next)
             .expect("a message that has entered can be finished")
@@ -483,12 +511,13 @@ impl<S: Store> Heart<S> {
             let pinned = self.pinned(&finishing.held);
             self.release(&pinned.steps[finishing.held.key.step_index as usize + 1].service);
         }
+        // As with directives: some of the group may be finished.
+        for finishing in &mut group {
+            finishing.repeats = true;
+        }
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
-                for finishing in &mut group {
-                    finishing.repeats = true;
-                }
                 self.finishes.again(group);
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
@@ -516,12 +545,12 @@ impl<S: Store> Heart<S> {
     ) -> Result<(), Refusal> {
         self.finished_at_gate(&held);
         if let FinishOutcome::Done { job_version, entered_next: true, .. } = outcome {
-            if !enter_next {
-                // The first try has entered it, and its slot was given back when the answer got lost.
-                let pinned = self.pinned(&held);
-                self.occupy(&pinned.steps[held.key.step_index as usize + 1].service);
+            if enter_next {
+                self.dispatch_later(plan::entered_next(&held, job_version, output)?);
+            } else {
+                // A try whose answer got lost has entered it.
+                self.reconciling = Reconciling::Wanted;
             }
-            self.dispatch_later(plan::entered_next(&held, job_version, output)?);
             return Ok(());
         }
         if let FinishOutcome::Done { job, .. } = outcome {

@@ -108,6 +108,15 @@ pub(crate) enum Op<W> {
 
 type Reply = oneshot::Sender<Result<Submitted, Refusal>>;
 
+/// A job on its way into the store.
+struct Submitting {
+    job: NewJob,
+    reply: Reply,
+    /// Whether it was tried before, with an outcome that is not known: then it is entered for nobody, and
+    /// what the first try has entered is found in the books.
+    repeats: bool,
+}
+
 /// A handler that runs.
 struct Running {
     held: Held,
@@ -180,7 +189,7 @@ enum Origin {
 
 /// A call that has ended, with what it was about.
 enum Done<W> {
-    Submitted(Vec<(NewJob, Reply)>, Answer<Vec<Result<Submitted, Refusal>>>),
+    Submitted(Vec<Submitting>, Answer<Vec<Result<Submitted, Refusal>>>),
     Claimed(Claiming, Answer<Vec<Held>>),
     Seen(Vec<Seeing>, Answer<sight::Found>),
     Waited(Vec<Seeing>, Answer<Vec<WaitOutcome>>),
@@ -222,7 +231,7 @@ pub(crate) struct Heart<S: Store> {
     ops: mpsc::UnboundedSender<Op<S::Work>>,
     queue: mpsc::UnboundedReceiver<Op<S::Work>>,
     calls: JoinSet<Done<S::Work>>,
-    submits: Phase<(NewJob, Reply)>,
+    submits: Phase<Submitting>,
     /// Activations of graphs that have not looked at what came before them.
     sights: Phase<Seeing>,
     /// Those among them that are to run once their signal is there.
@@ -241,6 +250,8 @@ pub(crate) struct Heart<S: Store> {
     publishing: HashSet<AttemptKey>,
     reconciling: Reconciling,
     claiming: bool,
+    /// Whether a sign of life is on its way: the next one waits for it.
+    is_beating: bool,
     gates: gates::Watch,
     inbox: inbox::Looking,
     rest: Rest,
@@ -315,6 +326,7 @@ impl<S: Store> Heart<S> {
             publishing: HashSet::new(),
             reconciling: Reconciling::default(),
             claiming: false,
+            is_beating: false,
             gates: gates::Watch::default(),
             inbox: inbox::Looking::default(),
             rest,
@@ -384,7 +396,7 @@ impl<S: Store> Heart<S> {
                 () = until(claim_ends), if claim_ends.is_some() => self.expire_claims(),
                 _ = beat.tick() => self.beat(),
                 () = until(hinted), if hinted.is_some() => self.follow_hint(),
-                () = until(Some(self.rest.next())) => self.look(),
+                () = until(Some(self.rest.next())), if self.reconciling == Reconciling::No => self.look(),
             }
         }
     }
@@ -406,7 +418,9 @@ impl<S: Store> Heart<S> {
 
     fn hear(&mut self, op: Op<S::Work>) {
         match op {
-            Op::Submit { job, reply } => self.submits.push((job, reply)),
+            Op::Submit { job, reply } => {
+                self.submits.push(Submitting { job, reply, repeats: false });
+            }
             Op::Returned { key, result } => self.returned(&key, result),
             Op::Batched { key, end } => self.batched(&key, end),
             Op::TimedOut { key } => self.timed_out(&key),
@@ -414,7 +428,7 @@ impl<S: Store> Heart<S> {
             Op::Reconcile => self.reconciling = Reconciling::Wanted,
             Op::Claim { claim, reply } => self.pull(claim, reply),
             Op::Callback(calling) => self.call(calling),
-            Op::Entered { held } => self.finish_later(*held, None),
+            Op::Entered { held } => self.admit(Origin::Orphan, *held),
             Op::Learn { pinned } => {
                 self.know(pinned);
             }

@@ -11,6 +11,7 @@ use sprag_kernel::{Code, OutboxState, Refusal};
 
 use super::{Changes, Entering, end, entered_into, entering};
 use crate::callback::Completion;
+use crate::limits::{MAX_MESSAGE_BYTES, storable};
 use crate::store::{Amendment, AttemptError, EndWrite, Held, RenewWrite, Renewal, Timer};
 
 /// An ACK; nothing if it was said before.
@@ -136,7 +137,7 @@ pub fn publish_failed(
             after.attempt.outbox = Some(outbox.to());
             let error = AttemptError {
                 code: Code::PublishFailed.name().to_owned(),
-                message: reason.to_owned(),
+                message: storable(reason, MAX_MESSAGE_BYTES),
             };
             Ok(entering(after, Some(error), changes.0))
         }
