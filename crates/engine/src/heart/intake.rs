@@ -83,7 +83,9 @@ impl<S: Store> Heart<S> {
         error: StoreError,
     ) -> Result<(), StoreError> {
         // On Postgres jobs of tenants with a limit have a commit of their own: others may be there, and entered.
-        jobs.iter_mut().for_each(|submitting| submitting.repeats = true);
+        for submitting in &mut jobs {
+            submitting.repeats = true;
+        }
         if jobs.len() > 1 {
             self.reconciling = Reconciling::Wanted;
         }

@@ -25,9 +25,10 @@ impl<S: Store> Heart<S> {
     /// A sign of life, and a look at who shows none any more; not right after the store was away, when the
     /// others have not had the time to show any.
     pub(super) fn beat(&mut self) {
-        if std::mem::replace(&mut self.is_beating, true) {
+        if self.beats_since.is_some() {
             return;
         }
+        self.beats_since = Some(Instant::now());
         let (store, engine) = (self.store.clone(), self.engine);
         let is_fresh = |at: Instant| at.elapsed() <= self.config.takeover;
         let silence = if store.is_exclusive() {
@@ -43,7 +44,7 @@ impl<S: Store> Heart<S> {
     /// A store that has moved on to a version which this binary does not understand says so with the beat.
     /// What runs is brought to rest, and the engine ends with that refusal.
     pub(super) fn beaten(&mut self, answer: Answer<Signs>) -> Result<(), StoreError> {
-        self.is_beating = false;
+        self.beats_since = None;
         match answer {
             Err(StoreError::Refused(refusal)) if refusal.code() == Code::SchemaTooNew => {
                 if self.too_old.is_none() {

@@ -250,8 +250,8 @@ pub(crate) struct Heart<S: Store> {
     publishing: HashSet<AttemptKey>,
     reconciling: Reconciling,
     claiming: bool,
-    /// Whether a sign of life is on its way: the next one waits for it.
-    is_beating: bool,
+    /// Since when a sign of life is on its way: the next one waits for it.
+    beats_since: Option<Instant>,
     gates: gates::Watch,
     inbox: inbox::Looking,
     rest: Rest,
@@ -326,7 +326,7 @@ impl<S: Store> Heart<S> {
             publishing: HashSet::new(),
             reconciling: Reconciling::default(),
             claiming: false,
-            is_beating: false,
+            beats_since: None,
             gates: gates::Watch::default(),
             inbox: inbox::Looking::default(),
             rest,
