@@ -79,8 +79,6 @@ pub(crate) struct Dispatch<S: Source, P> {
     pub(crate) live: Vec<Option<Held<S::Item, P>>>,
     /// Workers whose thread has ended.
     pub(crate) exited: Vec<bool>,
-    /// Envelopes are on their way from the supervisor to the commit lane.
-    pub(crate) supervising: bool,
     pub(crate) phase: Phase,
     pub(crate) cancelled: bool,
     pub(crate) failure: Option<Refusal>,
@@ -100,7 +98,6 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             retries: RetryQueue::default(),
             live: (0..config.threads).map(|_| None).collect(),
             exited: vec![false; config.threads],
-            supervising: false,
             phase: Phase::Running,
             cancelled: false,
             failure: None,
@@ -139,13 +136,13 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         }
     }
 
-    /// Whether nobody holds, awaits or brings anything, so that the cursor can never move again.
+    /// Whether nobody holds or awaits anything. If nobody carries anything either, the cursor can
+    /// never move again.
     pub(crate) fn is_stalled(&self, cursor: u64) -> bool {
         let open = |claim: &Held<S::Item, P>| !claim.is_abandoned();
         self.total.is_none_or(|total| cursor < total)
             && !self.live.iter().flatten().any(open)
             && self.retries.len() == 0
-            && !self.supervising
     }
 
     /// Cancels what waits or was never dispatched, as far as the windows reach.

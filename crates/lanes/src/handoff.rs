@@ -29,6 +29,8 @@ pub(crate) struct Books<'a> {
 pub(crate) struct HandOff<P, K> {
     inbox: Mutex<Vec<Chunk<P>>>,
     lane: Mutex<CommitLane<P, K>>,
+    /// Threads that have envelopes in their hands, or commit.
+    carriers: AtomicU64,
     cursor: AtomicU64,
     buffered_bytes: AtomicU64,
     batches: AtomicU64,
@@ -53,6 +55,7 @@ impl<P: Payload, K: Sink<P>> HandOff<P, K> {
         Self {
             inbox: Mutex::default(),
             lane: Mutex::new(lane),
+            carriers: AtomicU64::new(0),
             cursor,
             buffered_bytes: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -78,6 +81,22 @@ impl<P: Payload, K: Sink<P>> HandOff<P, K> {
             largest: self.largest_batch.load(Ordering::Relaxed),
             last: self.last_batch.load(Ordering::Relaxed),
         }
+    }
+
+    /// Says that this thread is about to take envelopes from where others see them. Until it has
+    /// [laid them down](Self::lay_down) the cursor may still move.
+    pub(crate) fn pick_up(&self) {
+        self.carriers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What was picked up is committed, or with somebody who commits.
+    pub(crate) fn lay_down(&self) {
+        self.carriers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether nobody has anything in hand. Whoever asks looks at the cursor afterwards.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.carriers.load(Ordering::SeqCst) == 0
     }
 
     /// The lane, for the thread that ends the run.

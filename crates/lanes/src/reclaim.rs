@@ -86,8 +86,12 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
                 )?;
             }
             if taken {
+                // In this order: of a claim that holds nothing any more nothing is left on the desk.
+                let settled = is_settled(&claim, view);
                 chunks.extend(claim.clear_desk());
-                abandon_if_settled(&claim, view);
+                if settled {
+                    claim.abandon();
+                }
             }
         }
         Ok(chunks)
@@ -176,15 +180,14 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     }
 }
 
-fn abandon_if_settled<T, P>(claim: &Claim<T, P>, view: View) {
+/// Whether the claim holds no seq any more.
+fn is_settled<T, P>(claim: &Claim<T, P>, view: View) -> bool {
     let holds = |place| {
         let slot = view.ledger.slot(claim.seq(place));
         let open = matches!(slot.state, SeqState::Dispatched | SeqState::InFlight);
         open && slot.lease == claim.lease(place)
     };
-    if !(0..claim.len()).any(holds) {
-        claim.abandon();
-    }
+    !(0..claim.len()).any(holds)
 }
 
 /// Cancels a seq of a claim if the claim still holds it; its envelope goes to the desk.

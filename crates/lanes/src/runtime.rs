@@ -141,7 +141,15 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         }
     }
 
-    /// Hands envelopes over, commits what can be, and wakes whom that frees.
+    /// Hands over what lies on the desk of a claim.
+    pub(crate) fn hand_over(&self, claim: &Claim<S::Item, P>, who: usize) {
+        self.handoff.pick_up();
+        self.publish(claim.clear_desk(), who);
+        self.handoff.lay_down();
+    }
+
+    /// Hands envelopes over, commits what can be, and wakes whom that frees. The caller has said that
+    /// it picks them up.
     pub(crate) fn publish(&self, chunks: Vec<Chunk<P>>, who: usize) {
         if chunks.is_empty() || planted(Fault::LostEnvelope) {
             return;
@@ -222,10 +230,12 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             return dispatch;
         }
         self.wake_at.fetch_min(at, Ordering::SeqCst);
+        // First this, then the cursor: who lays down in between has moved it, or can not.
+        let quiet = self.handoff.is_quiet();
         if self.handoff.cursor() != cursor {
             return dispatch;
         }
-        if dispatch.is_stalled(cursor) {
+        if quiet && dispatch.is_stalled(cursor) {
             let stalled = Refusal::new(Code::SeqStall).with("seq", cursor);
             self.fail(&mut dispatch, stalled);
             return dispatch;

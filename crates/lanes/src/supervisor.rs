@@ -37,14 +37,17 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             let mut dispatch = lock(&self.dispatch);
             let now = self.clock.now_ms();
             self.obey(&mut dispatch, control.wish(), now);
+            self.handoff.pick_up();
             let chunks = self.look_after(&mut dispatch, now);
+            if chunks.is_empty() {
+                self.handoff.lay_down();
+            }
             if dispatch.phase == Phase::Over {
                 let limit = *give_up.get_or_insert(now.saturating_add(self.config.grace_ms));
                 if self.is_deserted(&dispatch, now >= limit) {
                     return;
                 }
             }
-            dispatch.supervising = !chunks.is_empty();
             let next_look = self.next_look(&dispatch, give_up, now);
             drop(dispatch);
             if let Some(progress) = progress.as_mut().filter(|_| Some(now) >= report_at) {
@@ -134,10 +137,13 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         let view = self.view(self.supervisor());
         let outcome = match (dispatch.phase, self.config.lease_ms) {
             (Phase::Running, lease) => {
+                let taken =
+                    lease.map_or(Ok(Vec::new()), |ms| dispatch.reclaim(ms, &self.config, view));
+                // Behind it: what was taken from somebody who had not begun is due at once.
                 if dispatch.retries.has_due(now) {
                     self.idle.notify_all();
                 }
-                lease.map_or(Ok(Vec::new()), |ms| dispatch.reclaim(ms, &self.config, view))
+                taken
             }
             (Phase::Stopping(until), _) => {
                 if now >= until || dispatch.busy() == 0 {
@@ -173,8 +179,8 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     fn deliver(&self, chunks: Vec<Chunk<P>>) {
         self.publish(chunks, self.supervisor());
+        self.handoff.lay_down();
         let mut dispatch = lock(&self.dispatch);
-        dispatch.supervising = false;
         self.end_if_complete(&mut dispatch);
         self.idle.notify_all();
     }

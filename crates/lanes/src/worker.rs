@@ -144,7 +144,7 @@ where
             if done > 0 {
                 now = self.clock.now_ns();
                 if now - published > HOLD_BACK_NS {
-                    self.publish(claim.clear_desk(), worker);
+                    self.hand_over(claim, worker);
                     published = now;
                 }
             }
@@ -160,7 +160,7 @@ where
         if done > 0 {
             pace.learn(done, took);
         }
-        self.publish(claim.clear_desk(), worker);
+        self.hand_over(claim, worker);
     }
 
     /// Starts some seqs, computes them, and settles them. A refusal from here is fatal to the run.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use sprag_lanes::{
-    Backoff, Config, Context, Control, ErrorClass, Items, Lanes, Outcome, TestClock,
+    Backoff, Batch, Config, Context, Control, ErrorClass, Items, Lanes, Observation, Outcome,
+    TestClock,
 };
 
 use crate::stage::{Gate, Written, config, until};
@@ -113,6 +114,54 @@ fn a_silent_worker_loses_its_seq_but_nothing_that_it_had_finished() {
     let pages = written.pages();
     assert_eq!(pages.writes[2], (2, 102), "the second attempt counts, the late first is dropped");
     assert_eq!(pages.attempts, [0, 0, 1, 0, 0, 0, 0, 0], "nobody else was charged");
+}
+
+#[test]
+fn a_worker_that_is_long_in_the_sink_is_waited_for_though_its_claim_was_taken() {
+    // One worker has 0 and then 2 to 5, the other 1 and then the rest. 2 takes 5 ms, so it is handed over
+    // before 3 begins, and its worker stays in the sink for longer than the lease.
+    let (gate, control, clock) = (Gate::closed_for([2]), Control::new(), TestClock::new());
+    let (door, watch, time) = (gate.clone(), control.clone(), clock.clone());
+    let (written, ticks, asked) = (Written::default(), clock.clone(), control.clone());
+    let (begun, mut notes) = (AtomicU64::new(0), written.sink());
+    let mut config = Config { max_claim: 4, ..config(2, 100) };
+    config.lease_ms = Some(1_000);
+    let run = thread::spawn(move || {
+        let compute = move |number: &u64, context: &Context| {
+            begun.fetch_max(context.seq(), Ordering::SeqCst);
+            match context.seq() {
+                seq @ 0..2 => until("the next", || begun.load(Ordering::SeqCst) > seq),
+                2 => {
+                    until("1 is committed", || asked.observe().unwrap().next_commit_seq == 2);
+                    ticks.advance_ms(5);
+                }
+                _ => {}
+            }
+            Outcome::Success(*number)
+        };
+        let sink = move |batch: &mut Batch<u64>| {
+            if batch.first() == 2 {
+                door.pass(2);
+            }
+            notes(batch)
+        };
+        let items = Items::stream(0..10_u64);
+        Lanes::new(config).control(&watch).clock(time).run(items, compute, sink)
+    });
+    until("2 is written and the other worker is idle", || {
+        let idle = |seen: Observation| seen.total.is_some() && seen.busy_workers == 1;
+        gate.holds(2) && control.observe().is_some_and(idle)
+    });
+    assert_eq!(control.observe().unwrap().ledger.terminal, 7, "3 to 5 wait behind the writer");
+    clock.advance_ms(1_000);
+    until("the others are done and nobody holds anything", || {
+        let seen = control.observe().unwrap();
+        seen.ledger.terminal == 10 && seen.busy_workers == 0
+    });
+    gate.open(2);
+    let summary = run.join().unwrap().unwrap().summary;
+    assert_eq!((summary.counts.success, summary.retries.total()), (10, 0));
+    assert_eq!(written.pages().writes.len(), 10);
 }
 
 #[test]
