@@ -46,6 +46,12 @@ pub fn link(new: &Path, path: &Path) -> io::Result<()> {
     std::fs::hard_link(new, path)
 }
 
+/// Takes a name away.
+pub fn remove(path: &Path) -> io::Result<()> {
+    point();
+    std::fs::remove_file(path)
+}
+
 /// Waits until the names in the folder of `path` are on the disk.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     point();

@@ -192,7 +192,7 @@ fn create(path: &Path, identity: &Identity) -> Result<(), Refusal> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         linked => linked,
     }
-    .and_then(|()| std::fs::remove_file(&new))
+    .and_then(|()| fault::remove(&new))
     .and_then(|()| fault::sync_folder(path))
     .map_err(|error| unavailable(path, "create", &error))
 }
@@ -205,10 +205,19 @@ fn write_new(
     settings: Settings,
 ) -> Result<Log<DiskFile>, Refusal> {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
-    let file = lock::open_locked(new, &options)?;
-    // A file of this name is what a killed process left of the same attempt.
+    let mut file = lock::open_locked(new, &options)?;
+    // A file of this name is what a killed process left of the same attempt. If that came to give it its
+    // name, it is a journal with two names by now: this one is taken away, and nothing is cut.
+    while std::os::unix::fs::MetadataExt::nlink(&metadata(new, &file)?) > 1 {
+        fault::remove(new).map_err(|error| unavailable(new, "remove", &error))?;
+        file = lock::open_locked(new, &options)?;
+    }
     fault::set_len(&file, 0).map_err(|error| unavailable(new, "cut", &error))?;
     Log::written(DiskFile(file), identity, state, settings)
+}
+
+fn metadata(path: &Path, file: &File) -> Result<std::fs::Metadata, Refusal> {
+    file.metadata().map_err(|error| unavailable(path, "look at", &error))
 }
 
 fn check_identity(path: &Path, found: &Replay, identity: &Identity) -> Result<(), Refusal> {

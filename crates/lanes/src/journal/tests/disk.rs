@@ -153,6 +153,21 @@ fn what_a_killed_creation_or_compaction_left_behind_is_no_hindrance() {
     assert_eq!(open(&path).unwrap().1.state.cursor(), 3);
 }
 
+#[test]
+fn a_second_name_that_a_killed_creation_left_costs_no_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, aside) = (folder.path().join("run.journal"), folder.path().join("first.journal"));
+    let (mut journal, _) = open(&path).unwrap();
+    add(&mut journal, &[DONE; 3]).unwrap();
+    drop(journal);
+    // As after a kill between the two calls that give a new journal its name.
+    fs::hard_link(&path, folder.path().join("run.journal.new")).unwrap();
+    fs::rename(&path, &aside).unwrap();
+    assert_eq!(open(&path).unwrap().1.state.cursor(), 0, "a new run begins under the old name");
+    assert_eq!(open(&aside).unwrap().1.state.cursor(), 3, "the first one is untouched");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+}
+
 /// Not a test of its own: the second process of the one below, which sets the variable.
 #[test]
 fn holder() {
