@@ -135,3 +135,67 @@ impl Latch {
         self.on
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_was_passed_holds_until_the_reading_is_below_its_share() {
+        let mut latch = Latch::new(32, 0.5);
+        let felt = [32, 33, 32, 16, 15, 16, 32, 33].map(|reading| latch.feel(reading));
+        assert_eq!(felt, [false, true, true, true, false, false, false, true]);
+    }
+
+    /// Limits on one gauge, how it is read, and what it is called.
+    type Gauge = (PressureConfig, fn(u64) -> Readings, Pause);
+
+    /// What a gauge with a soft limit of 8 and a hard one of 32 makes of these readings.
+    fn felt(limits: PressureConfig, read: fn(u64) -> Readings) -> Vec<Throttle> {
+        let mut pressure = Pressure::new(&limits);
+        [8, 9, 4, 3, 33, 16, 15, 4, 3].map(|reading| pressure.feel(read(reading))).to_vec()
+    }
+
+    #[test]
+    fn every_gauge_makes_claims_smaller_above_its_soft_limit_and_pauses_above_its_hard_one() {
+        let limit = Limit { soft: 8, hard: 32 };
+        let none = PressureConfig {
+            buffered_bytes: Limit::NONE,
+            window_bytes: Limit::NONE,
+            commit_lag: Limit::NONE,
+            resume_ratio: 0.5,
+        };
+        let gauges: [Gauge; 3] = [
+            (
+                PressureConfig { buffered_bytes: limit, ..none },
+                |buffered_bytes| Readings { buffered_bytes, ..Readings::default() },
+                Pause::BufferedBytes,
+            ),
+            (
+                PressureConfig { window_bytes: limit, ..none },
+                |window_bytes| Readings { window_bytes, ..Readings::default() },
+                Pause::WindowBytes,
+            ),
+            (
+                PressureConfig { commit_lag: limit, ..none },
+                |commit_lag| Readings { commit_lag, ..Readings::default() },
+                Pause::CommitLag,
+            ),
+        ];
+        for (limits, read, pause) in gauges {
+            use Throttle::{Open, Paused, Smaller};
+            let expected = [
+                Open,
+                Smaller,
+                Smaller,
+                Open,
+                Paused(pause),
+                Paused(pause),
+                Smaller,
+                Smaller,
+                Open,
+            ];
+            assert_eq!(felt(limits, read), expected);
+        }
+    }
+}
