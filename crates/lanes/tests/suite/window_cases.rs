@@ -291,3 +291,29 @@ fn r41_the_snapshot_says_what_the_run_waits_for() {
         assert_eq!(json["oldest_blocked"]["state"], "IN_FLIGHT");
     });
 }
+
+#[test]
+fn an_adaptive_run_shrinks_its_windows_while_the_cursor_lags_and_only_then() {
+    let (gate, control) = (Gate::closed_for([0, 12]), Control::new());
+    let (door, watch) = (gate.clone(), control.clone());
+    let mut config = config(2, 100);
+    config.plan.adaptive = true;
+    config.plan.target_cost = 8.0;
+    config.plan.commit_lag_soft = 4;
+    (config.plan.shrink, config.plan.grow) = (0.5, 1.0);
+    let run = thread::spawn(move || {
+        let compute = move |number: &u64, context: &Context| {
+            door.pass(context.seq());
+            Outcome::Success(*number)
+        };
+        let sink = Written::default().sink();
+        Lanes::new(config).control(&watch).run(Items::of(0..40_u64), compute, sink)
+    });
+    // The second window is begun at 8, seven behind the head.
+    assert_eq!(bounds(&settled(&control, 0, 11)), [(0, 7), (8, 11)]);
+    gate.open(0);
+    // The third was begun with the head still held; the fourth at 16, three behind the new one.
+    assert_eq!(bounds(&settled(&control, 12, 23)), [(12, 15), (16, 23)]);
+    gate.open(12);
+    assert_eq!(run.join().unwrap().unwrap().summary.counts.success, 40);
+}
