@@ -19,7 +19,7 @@ pub const MAX_CLAIM: usize = 4_096;
 /// How a run is to go. [`Config::default`] suits items of any cost on all cores.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Worker threads.
+    /// Worker threads: so many items are computed at a time. A stream has one thread more, to read it.
     pub threads: usize,
     /// How windows are cut. At most two are in memory at any time.
     pub plan: PlanConfig,

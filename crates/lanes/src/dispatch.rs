@@ -1,7 +1,8 @@
 //! Dispatch: what may be worked on next. Everything here happens under the dispatch lock.
 //!
-//! It reads the source, plans windows, and gives out claims: due retries first, then fresh seqs in
-//! order, from the two active windows only and as far as back-pressure allows. The seq at the cursor
+//! It draws items, plans windows, and gives out claims: due retries first, then fresh seqs in order,
+//! from the two active windows only and as far as back-pressure allows. A stream that has said
+//! nothing yet is given to the worker that asks, to be read without the lock. The seq at the cursor
 //! may always be given out. The first dispatch of a seq is the only place where it enters the ledger.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use crate::batch::Chunk;
 use crate::claim::{Claim, Desk, Held};
 use crate::commit::panic_text;
 use crate::config::Config;
+use crate::input::{Input, Next, Read, Reader};
 use crate::ledger::Ledger;
 use crate::outcome::{Envelope, Payload, Verdict};
 use crate::pressure::{Pressure, Readings, Throttle};
@@ -42,11 +44,15 @@ pub(crate) struct View<'a> {
 }
 
 /// The answer to a worker that asks for work.
-pub(crate) enum Take<T, P> {
+pub(crate) enum Take<S: Source, P> {
     /// Compute this.
-    Claim(Held<T, P>),
+    Claim(Held<S::Item, P>),
+    /// Read this, bring it back, and ask again.
+    Read(Reader<S>),
     /// Nothing now; ask again when the cursor is here.
     Wait(u64),
+    /// Nothing now; ask again when called, because there is an item or nobody to read one.
+    WaitForItems,
 }
 
 /// Items for a claim, and their window.
@@ -65,9 +71,9 @@ pub(crate) enum Phase {
 }
 
 pub(crate) struct Dispatch<S: Source, P> {
-    source: S,
+    input: Input<S>,
     /// Read and planned, but its window is not active yet.
-    held: Option<S::Item>,
+    held: Option<Read<S::Item>>,
     pub(crate) next_seq: u64,
     /// The number of seqs, once the source has ended.
     pub(crate) total: Option<u64>,
@@ -75,6 +81,8 @@ pub(crate) struct Dispatch<S: Source, P> {
     steps: Steps,
     pub(crate) pressure: Pressure,
     pub(crate) retries: RetryQueue<S::Item>,
+    /// How many workers may hold a claim.
+    lanes: usize,
     /// What each worker holds.
     pub(crate) live: Vec<Option<Held<S::Item, P>>>,
     /// Workers whose thread has ended.
@@ -87,8 +95,10 @@ pub(crate) struct Dispatch<S: Source, P> {
 impl<S: Source, P: Payload> Dispatch<S, P> {
     /// Dispatch over a source whose first `next_seq` entries were read into `windows`.
     pub(crate) fn new(source: S, windows: Windows, next_seq: u64, config: &Config) -> Self {
+        let input = Input::new(source);
+        let workers = config.threads + usize::from(input.total().is_none());
         Self {
-            source,
+            input,
             held: None,
             next_seq,
             total: None,
@@ -96,8 +106,9 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             steps: Steps::default(),
             pressure: Pressure::new(&config.pressure),
             retries: RetryQueue::default(),
-            live: (0..config.threads).map(|_| None).collect(),
-            exited: vec![false; config.threads],
+            lanes: config.threads,
+            live: (0..workers).map(|_| None).collect(),
+            exited: vec![false; workers],
             phase: Phase::Running,
             cancelled: false,
             failure: None,
@@ -110,8 +121,11 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         worker: usize,
         size: usize,
         view: View,
-    ) -> Result<Take<S::Item, P>, Refusal> {
+    ) -> Result<Take<S, P>, Refusal> {
         self.live[worker] = None;
+        if self.is_full() {
+            return Ok(Take::WaitForItems);
+        }
         self.windows.retire(view.cursor);
         let throttle = self.feel(view);
         let head_only = matches!(throttle, Throttle::Paused(_));
@@ -125,24 +139,61 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         };
         let first = self.next_seq;
         let filled = catch_unwind(AssertUnwindSafe(|| self.fill(worker, size, view)));
-        let filled = filled.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))));
+        let filled =
+            filled.unwrap_or_else(|panic| Err(source_refusal(self.next_seq, panic_text(&*panic))));
         if filled.is_err() {
             // What was read for this claim is given to nobody.
             self.next_seq = first;
         }
         match filled? {
             Some(claim) => Ok(Take::Claim(claim)),
+            None if size > 0 && self.held.is_none() && self.total.is_none() => {
+                let reader = self.input.lend(size, self.windows.planner());
+                Ok(reader.map_or(Take::WaitForItems, Take::Read))
+            }
             None => Ok(Take::Wait(self.wake_at(head_only, view.cursor))),
         }
     }
 
-    /// Whether nobody holds or awaits anything. If nobody carries anything either, the cursor can
-    /// never move again.
+    /// Takes a stream back from the worker that has read it: whether it has ended, or why it failed.
+    pub(crate) fn take_back(
+        &mut self,
+        reader: Reader<S>,
+        said: Result<bool, String>,
+    ) -> Result<(), Refusal> {
+        self.input.take_back(reader, said == Ok(true));
+        // A stream that was cut has nothing to say any more.
+        let (Err(why), Some(unplanned)) = (said, self.input.unplanned()) else { return Ok(()) };
+        Err(source_refusal(self.next_seq + u64::from(self.held.is_some()) + unplanned, why))
+    }
+
+    /// Whether there is something to do for another worker that waits for items.
+    pub(crate) fn has_more(&self) -> bool {
+        self.held.is_none() && self.input.has_more() && !self.is_full()
+    }
+
+    /// Whether a worker that is about to wait for items would find one by now.
+    pub(crate) fn has_inflow(&self) -> bool {
+        self.input.has_inflow() && !self.is_full()
+    }
+
+    /// Whether as many workers as may hold a claim do.
+    fn is_full(&self) -> bool {
+        self.live.len() > self.lanes && self.busy() >= self.lanes
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether nobody holds, awaits or reads anything. If nobody carries anything either, the cursor
+    /// can never move again.
     pub(crate) fn is_stalled(&self, cursor: u64) -> bool {
         let open = |claim: &Held<S::Item, P>| !claim.is_abandoned();
         self.total.is_none_or(|total| cursor < total)
             && !self.live.iter().flatten().any(open)
             && self.retries.len() == 0
+            && !self.input.is_lent()
     }
 
     /// Cancels what waits or was never dispatched, as far as the windows reach.
@@ -156,13 +207,21 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         }
         self.windows.retire(view.cursor);
         let walked = catch_unwind(AssertUnwindSafe(|| self.cancel_unseen(view, &mut chunks)));
-        walked.unwrap_or_else(|panic| Err(self.source_refusal(panic_text(&*panic))))?;
+        walked.unwrap_or_else(|panic| Err(source_refusal(self.next_seq, panic_text(&*panic))))?;
         Ok(chunks)
     }
 
     /// Workers that hold a claim which is not settled.
     pub(crate) fn busy(&self) -> usize {
         self.live.iter().flatten().filter(|claim| !claim.is_abandoned()).count()
+    }
+
+    /// Whether no worker is left that must be waited for.
+    pub(crate) fn is_deserted(&self) -> bool {
+        let gone = |(exited, held): (&bool, &Option<Held<S::Item, P>>)| {
+            *exited || held.as_ref().is_some_and(|claim| claim.is_abandoned())
+        };
+        self.exited.iter().zip(&self.live).all(gone)
     }
 
     fn feel(&mut self, view: View) -> Throttle {
@@ -185,7 +244,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
 
     /// Towards a known end claims get smaller, so that no worker is left with the last large one.
     fn share(&self, size: usize) -> usize {
-        let fair = self.source.total().map_or(u64::MAX, |total| {
+        let fair = self.input.total().map_or(u64::MAX, |total| {
             total.saturating_sub(self.next_seq) / (2 * self.live.len() as u64)
         });
         size.min(usize::try_from(fair).unwrap_or(usize::MAX)).max(1)
@@ -261,17 +320,17 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             return Ok(None);
         };
         let (number, window) = (newest.number, Arc::clone(&newest.gauge));
+        let size = self.input.limit(size);
         let mut items = Vec::with_capacity(size);
-        while let Some(item) = next {
+        while let Some(read) = next {
             if self.windows.newest().is_some_and(|newest| newest.number != number) {
-                self.held = Some(item);
+                self.held = Some(read);
                 break;
             }
-            let entry = self.source.entry(&item);
-            items.push(item);
+            items.push(read.item);
             self.next_seq += 1;
-            next = self.read_alike(entry, size, &mut items)?;
-            next.as_ref().map_or(Ok(()), |item| self.plan(item, view))?;
+            next = self.read_alike(read.entry, size, &mut items)?;
+            next.as_ref().map_or(Ok(()), |read| self.plan(read, view))?;
         }
         Ok(Some((items, window)))
     }
@@ -283,20 +342,22 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         entry: Entry,
         size: usize,
         items: &mut Vec<S::Item>,
-    ) -> Result<Option<S::Item>, Refusal> {
-        if self.total.is_some() {
+    ) -> Result<Option<Read<S::Item>>, Refusal> {
+        if self.total.is_some() || items.len() >= size {
             return Ok(None);
         }
+        let Input::AtHand(source) = &mut self.input else { return self.draw() };
         let (room, mut alike, mut other) = (self.windows.room_for(entry), 0, None);
         let mut ended = false;
         while items.len() < size {
-            let Some(item) = self.source.next().map_err(|why| self.source_refusal(why))? else {
+            let next = source.next().map_err(|why| source_refusal(self.next_seq, why))?;
+            let Some(item) = next else {
                 ended = true;
                 break;
             };
-            let is_alike = self.source.entry(&item) == entry;
-            if alike == room || !is_alike || self.source.content(&item).is_some() {
-                other = Some(item);
+            let is_alike = source.entry(&item) == entry;
+            if alike == room || !is_alike || source.content(&item).is_some() {
+                other = Some(Read::of(source, item));
                 break;
             }
             items.push(item);
@@ -314,30 +375,37 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     }
 
     #[inline]
-    fn next_item(&mut self, view: View) -> Result<Option<S::Item>, Refusal> {
+    fn next_item(&mut self, view: View) -> Result<Option<Read<S::Item>>, Refusal> {
         if self.held.is_some() {
             return Ok(self.held.take());
         }
         if self.total.is_some() {
             return Ok(None);
         }
-        let Some(item) = self.source.next().map_err(|why| self.source_refusal(why))? else {
-            return self.end_discovery().map(|()| None);
-        };
-        self.plan(&item, view)?;
-        Ok(Some(item))
+        let next = self.draw()?;
+        next.as_ref().map_or(Ok(()), |read| self.plan(read, view))?;
+        Ok(next)
+    }
+
+    /// The next item as it comes; none at the end, or while it must be read first.
+    #[inline]
+    fn draw(&mut self) -> Result<Option<Read<S::Item>>, Refusal> {
+        match self.input.next().map_err(|why| source_refusal(self.next_seq, why))? {
+            Next::Item(read) => Ok(Some(read)),
+            Next::End => self.end_discovery().map(|()| None),
+            Next::Unread => Ok(None),
+        }
     }
 
     #[inline]
-    fn plan(&mut self, item: &S::Item, view: View) -> Result<(), Refusal> {
-        let entry = self.source.entry(item);
-        entry.check()?;
-        self.steps.note(entry, self.source.content(item));
-        let (next_seq, busy) = (self.next_seq, &self.live);
-        self.windows.plan(entry, || Snapshot {
+    fn plan(&mut self, read: &Read<S::Item>, view: View) -> Result<(), Refusal> {
+        read.entry.check()?;
+        self.steps.note(read.entry, read.content);
+        let (next_seq, live, lanes) = (self.next_seq, &self.live, self.lanes);
+        self.windows.plan(read.entry, || Snapshot {
             commit_lag: next_seq.saturating_sub(view.cursor + 1),
             buffered_bytes: view.buffered_bytes,
-            util: busy.iter().flatten().count() as f64 / busy.len() as f64,
+            util: live.iter().flatten().count() as f64 / lanes as f64,
         });
         Ok(())
     }
@@ -345,8 +413,9 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     fn end_discovery(&mut self) -> Result<(), Refusal> {
         self.windows.finish();
         let total = self.next_seq + u64::from(self.held.is_some());
-        if let Some(known) = self.source.total().filter(|known| *known != total) {
-            return Err(self.source_refusal(format!("ended at {total}, promised {known}")));
+        if let Some(known) = self.input.total().filter(|known| *known != total) {
+            let why = format!("ended at {total}, promised {known}");
+            return Err(source_refusal(self.next_seq, why));
         }
         tracing::debug!(total, "discovery ended");
         self.total = Some(total);
@@ -354,15 +423,12 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     }
 
     fn cancel_unseen(&mut self, view: View, chunks: &mut Vec<Chunk<P>>) -> Result<(), Refusal> {
-        if self.source.total().is_none() && self.total.is_none() {
-            // What a stream has not said yet is no part of the run.
-            self.windows.finish();
-            self.total = Some(self.next_seq + u64::from(self.held.is_some()));
-        }
+        // What a stream has not said yet is no part of the run.
+        self.input.cut();
         for _ in 0..CANCEL_STEP {
-            let Some(item) = self.next_item(view)? else { break };
+            let Some(read) = self.next_item(view)? else { break };
             if !self.windows.admits_newest() {
-                self.held = Some(item);
+                self.held = Some(read);
                 break;
             }
             view.ledger.enter_cancelled(self.next_seq, CANCELLER)?;
@@ -385,10 +451,10 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             (None, None) => cursor + 1,
         }
     }
+}
 
-    fn source_refusal(&self, reason: String) -> Refusal {
-        Refusal::new(Code::SourceFailed).with("seq", self.next_seq).with("reason", reason)
-    }
+fn source_refusal(seq: u64, reason: String) -> Refusal {
+    Refusal::new(Code::SourceFailed).with("seq", seq).with("reason", reason)
 }
 
 /// Owner 0 is nobody, so workers count from 1.

@@ -120,10 +120,10 @@ impl Lanes {
         let (dispatch, hasher, total) =
             prepare(source, &config, &resume, reread).map_err(refused)?;
         let lane = CommitLane::new(sink, resume, hasher, config.max_batch_bytes).of_total(total);
-        let threads = config.threads;
+        let workers = dispatch.workers();
         let shared = Arc::new(Shared::new((config, clock, compute), dispatch, HandOff::new(lane)));
         attach(&shared, &control);
-        let workers: Vec<_> = (0..threads).map(|worker| spawn(&shared, worker)).collect();
+        let workers: Vec<_> = (0..workers).map(|worker| spawn(&shared, worker)).collect();
         shared.supervise(&control, progress);
         control.detach();
         join(&shared, workers);

@@ -59,6 +59,7 @@ mod drain;
 mod failure;
 mod fault;
 mod handoff;
+mod input;
 pub mod journal;
 mod lanes;
 mod ledger;

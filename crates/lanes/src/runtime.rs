@@ -1,10 +1,12 @@
 //! What the threads of a run share, and the few moves they make on it.
 //!
-//! Locks, in the order in which they may be nested: dispatch, desk, ledger cells; commit lane, inbox
-//! or trail. The dispatch lock and the commit lock are never held together. A worker that finds
+//! Locks, in the order in which they may be nested: dispatch, desk, ledger cells; dispatch, inflow;
+//! commit lane, inbox or trail. The dispatch lock and the commit lock are never held together. A worker that finds
 //! nothing to do leaves a mark: the cursor at which it wants to be woken. It sets the mark and then
 //! looks at the cursor; the committer sets the cursor and then looks at the mark; so one of them sees
 //! the other and no wake-up is lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::planner::Window;
@@ -13,11 +15,13 @@ use crate::batch::Chunk;
 use crate::bell::Bell;
 use crate::claim::Claim;
 use crate::clock::Clock;
+use crate::commit::panic_text;
 use crate::config::Config;
 use crate::control::Wish;
 use crate::dispatch::{Dispatch, Phase, Take, View};
 use crate::fault::{Fault, planted};
 use crate::handoff::{Books, HandOff};
+use crate::input::Reader;
 use crate::ledger::Ledger;
 use crate::observe::{Blocked, Observation, Why, WindowView};
 use crate::outcome::Payload;
@@ -49,7 +53,11 @@ pub(crate) struct Shared<S: Source, P, K, F> {
     pub(crate) handoff: HandOff<P, K>,
     pub(crate) dispatch: Mutex<Dispatch<S, P>>,
     /// Workers wait here for work.
-    pub(crate) idle: Condvar,
+    idle: Condvar,
+    /// Workers wait here for items of a stream.
+    fed: Condvar,
+    /// How many of them nobody has called yet. Changed under the dispatch lock.
+    hungry: AtomicU64,
     /// The supervisor sleeps here until time or an ending calls it.
     pub(crate) bell: Bell,
     wake_at: AtomicU64,
@@ -70,7 +78,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         let keeps_time = config.lease_ms.is_some();
         Self {
             ledger: if keeps_time { ledger.with_heartbeats() } else { ledger },
-            tallies: (0..=config.threads).map(|_| Tally::default()).collect(),
+            tallies: (0..=dispatch.workers()).map(|_| Tally::default()).collect(),
             began_ms: clock.now_ms(),
             config,
             clock,
@@ -79,6 +87,8 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             handoff,
             dispatch: Mutex::new(dispatch),
             idle: Condvar::new(),
+            fed: Condvar::new(),
+            hungry: AtomicU64::new(0),
             bell: Bell::default(),
             wake_at: AtomicU64::new(NEVER),
             total: AtomicU64::new(NEVER),
@@ -88,7 +98,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     /// The supervisor's place among the tallies.
     pub(crate) fn supervisor(&self) -> usize {
-        self.config.threads
+        self.tallies.len() - 1
     }
 
     pub(crate) fn view(&self, who: usize) -> View<'_> {
@@ -134,10 +144,49 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             }
             let view = self.view(worker);
             match dispatch.take(worker, size, view) {
-                Ok(Take::Claim(claim)) => return Some(claim),
+                Ok(Take::Claim(claim)) => {
+                    // Whoever leaves something to do, such as to read, calls one that does it.
+                    if dispatch.has_more() {
+                        self.call_hungry(&dispatch);
+                    }
+                    return Some(claim);
+                }
+                Ok(Take::Read(reader)) => {
+                    drop(dispatch);
+                    dispatch = self.read(reader);
+                }
                 Ok(Take::Wait(at)) => dispatch = self.await_work(dispatch, at, view.cursor),
+                Ok(Take::WaitForItems) => dispatch = self.await_items(dispatch, view.cursor),
                 Err(refusal) => self.fail(&mut dispatch, refusal),
             }
+        }
+    }
+
+    /// Reads a stream, without any lock, for as long as it takes.
+    fn read(&self, mut reader: Reader<S>) -> MutexGuard<'_, Dispatch<S, P>> {
+        let go_on = || {
+            if self.hungry.load(Ordering::SeqCst) > 0 {
+                self.call_hungry(&lock(&self.dispatch));
+            }
+            self.signal() == Signal::Go
+        };
+        let said = catch_unwind(AssertUnwindSafe(|| reader.read(go_on)));
+        let said = said.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+        let mut dispatch = lock(&self.dispatch);
+        if let Err(refusal) = dispatch.take_back(reader, said)
+            && dispatch.phase != Phase::Over
+        {
+            self.fail(&mut dispatch, refusal);
+        }
+        dispatch
+    }
+
+    /// Calls one of the workers that wait for items, if there are any.
+    fn call_hungry(&self, _: &Dispatch<S, P>) {
+        let hungry = self.hungry.load(Ordering::SeqCst);
+        if hungry > 0 {
+            self.hungry.store(hungry - 1, Ordering::SeqCst);
+            self.fed.notify_one();
         }
     }
 
@@ -167,7 +216,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             let mut dispatch = lock(&self.dispatch);
             self.wake_at.store(NEVER, Ordering::SeqCst);
             self.end_if_complete(&mut dispatch);
-            self.wake_all();
+            self.wake_all(&dispatch);
         }
     }
 
@@ -178,9 +227,18 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         self.end(dispatch);
     }
 
-    pub(crate) fn wake_all(&self) {
-        self.idle.notify_all();
+    /// Wakes everybody.
+    pub(crate) fn wake_all(&self, dispatch: &Dispatch<S, P>) {
+        self.wake_workers(dispatch);
         self.bell.ring();
+    }
+
+    /// Wakes all workers.
+    pub(crate) fn wake_workers(&self, _: &Dispatch<S, P>) {
+        self.idle.notify_all();
+        if self.hungry.swap(0, Ordering::SeqCst) > 0 {
+            self.fed.notify_all();
+        }
     }
 
     /// Notes what dispatch knows of the total, and ends the run if the cursor is there.
@@ -219,34 +277,59 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         }
     }
 
+    /// Waits until the cursor is there, unless it has moved meanwhile or the run is at its end.
     fn await_work<'a>(
         &self,
         mut dispatch: MutexGuard<'a, Dispatch<S, P>>,
         at: u64,
         cursor: u64,
     ) -> MutexGuard<'a, Dispatch<S, P>> {
-        self.end_if_complete(&mut dispatch);
-        if dispatch.phase != Phase::Running {
+        self.wake_at.fetch_min(at, Ordering::SeqCst);
+        if self.may_wait(&mut dispatch, cursor) { wait(&self.idle, dispatch) } else { dispatch }
+    }
+
+    /// Waits until an item of a stream was read, or somebody must read.
+    fn await_items<'a>(
+        &self,
+        mut dispatch: MutexGuard<'a, Dispatch<S, P>>,
+        cursor: u64,
+    ) -> MutexGuard<'a, Dispatch<S, P>> {
+        if !self.may_wait(&mut dispatch, cursor) {
             return dispatch;
         }
-        self.wake_at.fetch_min(at, Ordering::SeqCst);
+        // First this, then the inflow: the reader lays an item there and then looks who is hungry.
+        self.hungry.fetch_add(1, Ordering::SeqCst);
+        if dispatch.has_inflow() {
+            self.hungry.fetch_sub(1, Ordering::SeqCst);
+            return dispatch;
+        }
+        wait(&self.fed, dispatch)
+    }
+
+    /// Whether a worker that has found nothing to do at this cursor may sleep. Ends the run if it is
+    /// complete, and if nobody could ever wake the worker.
+    fn may_wait(&self, dispatch: &mut Dispatch<S, P>, cursor: u64) -> bool {
+        self.end_if_complete(dispatch);
+        if dispatch.phase != Phase::Running {
+            return false;
+        }
         // First this, then the cursor: who lays down in between has moved it, or can not.
         let quiet = self.handoff.is_quiet();
         if self.handoff.cursor() != cursor {
-            return dispatch;
+            return false;
         }
         if quiet && dispatch.is_stalled(cursor) {
             let stalled = Refusal::new(Code::SeqStall).with("seq", cursor);
-            self.fail(&mut dispatch, stalled);
-            return dispatch;
+            self.fail(dispatch, stalled);
+            return false;
         }
-        wait(&self.idle, dispatch)
+        true
     }
 
     fn end(&self, dispatch: &mut Dispatch<S, P>) {
         dispatch.phase = Phase::Over;
         self.signal.fetch_max(Signal::Stop as u64, Ordering::SeqCst);
-        self.wake_all();
+        self.wake_all(dispatch);
     }
 
     fn blocked(&self, dispatch: &Dispatch<S, P>, seq: u64) -> Blocked {

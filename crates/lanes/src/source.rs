@@ -2,6 +2,12 @@
 //!
 //! A source is read by one thread at a time, in order, once; on resume it is read again from the
 //! start. Its place is its identity: the first item has seq 0. It need not know its length.
+//!
+//! One that knows its length is taken to have its items at hand: nothing is given out while it is read.
+//! One that does not, a stream, may be silent for any time; everything else goes on meanwhile, retries,
+//! leases, commits, progress and a grace. Nobody can interrupt it: after a stop or a cancel, a thread that
+//! is still in [`Source::next`] at the end of the grace is left behind, and ends, and the source with it,
+//! when that returns. A source that can be asked to give up should be.
 
 use sprag_kernel::planner::Entry;
 

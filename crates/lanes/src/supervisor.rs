@@ -44,7 +44,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             }
             if dispatch.phase == Phase::Over {
                 let limit = *give_up.get_or_insert(now.saturating_add(self.config.grace_ms));
-                if self.is_deserted(&dispatch, now >= limit) {
+                if now >= limit || dispatch.is_deserted() {
                     return;
                 }
             }
@@ -120,13 +120,13 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             (Wish::Stop, Phase::Running) => {
                 tracing::info!(cursor = self.handoff.cursor(), "stopping");
                 dispatch.phase = Phase::Stopping(until);
-                self.wake_all();
+                self.wake_all(dispatch);
             }
             (Wish::Cancel, Phase::Running | Phase::Stopping(_)) => {
                 tracing::info!(cursor = self.handoff.cursor(), "cancelling");
                 dispatch.phase = Phase::Cancelling(until);
                 dispatch.cancelled = true;
-                self.wake_all();
+                self.wake_all(dispatch);
             }
             (Wish::GoOn | Wish::Stop | Wish::Cancel, _) => {}
         }
@@ -141,7 +141,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
                     lease.map_or(Ok(Vec::new()), |ms| dispatch.reclaim(ms, &self.config, view));
                 // Behind it: what was taken from somebody who had not begun is due at once.
                 if dispatch.retries.has_due(now) {
-                    self.idle.notify_all();
+                    self.wake_workers(dispatch);
                 }
                 taken
             }
@@ -168,21 +168,12 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
         })
     }
 
-    /// Whether no worker is left that must be waited for.
-    fn is_deserted(&self, dispatch: &Dispatch<S, P>, patience_is_over: bool) -> bool {
-        let gone = |worker: usize| {
-            let held = dispatch.live[worker].as_ref();
-            dispatch.exited[worker] || held.is_some_and(|claim| claim.is_abandoned())
-        };
-        patience_is_over || (0..self.config.threads).all(gone)
-    }
-
     fn deliver(&self, chunks: Vec<Chunk<P>>) {
         self.publish(chunks, self.supervisor());
         self.handoff.lay_down();
         let mut dispatch = lock(&self.dispatch);
         self.end_if_complete(&mut dispatch);
-        self.idle.notify_all();
+        self.wake_workers(&dispatch);
     }
 
     /// When time alone gives the supervisor something to do.

@@ -11,11 +11,14 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::sync::{Mutex, lock};
 
+/// What is left of an item's content.
+pub(crate) type Fingerprint = [u8; 16];
+
 /// What the plan hash needs of some equal entries.
 #[derive(Clone, Copy)]
 struct Step {
     entry: Entry,
-    content: Option<[u8; 16]>,
+    content: Option<Fingerprint>,
     count: u64,
 }
 
@@ -30,8 +33,8 @@ pub(crate) struct Steps(VecDeque<Step>);
 impl Steps {
     /// Notes the next entry.
     #[inline]
-    pub(crate) fn note(&mut self, entry: Entry, content: Option<&[u8]>) {
-        match content.map(fingerprint) {
+    pub(crate) fn note(&mut self, entry: Entry, content: Option<Fingerprint>) {
+        match content {
             None => self.note_equal(entry, 1),
             content => self.0.push_back(Step { entry, content, count: 1 }),
         }
@@ -83,6 +86,6 @@ fn mix(hasher: &mut PlanHasher, step: Step, count: u64) {
     }
 }
 
-fn fingerprint(content: &[u8]) -> [u8; 16] {
+pub(crate) fn fingerprint(content: &[u8]) -> Fingerprint {
     xxh3_128(content).to_le_bytes()
 }

@@ -65,6 +65,11 @@ impl Windows {
         self.planner.extend(entry, count);
     }
 
+    /// The planner, as it is behind the newest entry.
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
     /// The input has ended.
     pub(crate) fn finish(&mut self) {
         let last = self.planner.finish();

@@ -249,8 +249,7 @@ where
     ) -> Result<(), Refusal> {
         let mut dispatch = lock(&self.dispatch);
         dispatch.fail(claimed, failure, &self.config, self.view(worker))?;
-        drop(dispatch);
-        self.wake_all();
+        self.wake_all(&dispatch);
         Ok(())
     }
 

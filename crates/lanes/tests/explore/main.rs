@@ -29,6 +29,8 @@ mod failure;
 mod fault;
 #[path = "../../src/handoff.rs"]
 mod handoff;
+#[path = "../../src/input.rs"]
+mod input;
 #[path = "../../src/lanes.rs"]
 mod lanes;
 #[path = "../../src/ledger.rs"]

@@ -93,6 +93,7 @@ struct Bad {
     next: u64,
     at: u64,
     how: How,
+    total: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -118,7 +119,7 @@ impl Source for Bad {
     }
 
     fn total(&self) -> Option<u64> {
-        Some(100)
+        self.total
     }
 
     fn entry(&self, _: &u64) -> Entry {
@@ -133,12 +134,16 @@ fn a_source_that_fails_panics_or_ends_early_ends_the_run_and_names_the_seq() {
         (How::Panic, "lost my place"),
         (How::TooShort, "ended at 40, promised 100"),
     ] {
-        let source = Bad { next: 0, at: 40, how };
-        let written = Written::default();
-        let failure = Lanes::new(config(2, 8)).run(source, double, written.sink()).unwrap_err();
-        assert_eq!(failure.code(), Code::SourceFailed);
-        assert_eq!(field(&failure, "seq"), "40");
-        assert!(field(&failure, "reason").contains(reason), "{failure}");
+        // One that is read a claim at a time, and one that is read by itself and has no end to miss.
+        for total in [Some(100), None].into_iter().filter(|t| t.is_some() || how != How::TooShort) {
+            let source = Bad { next: 0, at: 40, how, total };
+            let config = Config { max_claim: 8, ..config(2, 32) };
+            let run = Lanes::new(config).run(source, double, Written::default().sink());
+            let failure = run.unwrap_err();
+            assert_eq!(failure.code(), Code::SourceFailed);
+            assert_eq!(field(&failure, "seq"), "40");
+            assert!(field(&failure, "reason").contains(reason), "{failure}");
+        }
     }
 }
 

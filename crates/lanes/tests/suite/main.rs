@@ -13,4 +13,5 @@ mod seq_cases;
 mod smoke;
 mod stage;
 mod store_cases;
+mod stream_cases;
 mod window_cases;
