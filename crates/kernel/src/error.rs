@@ -375,6 +375,9 @@ codes! {
     SinkFailed = "SINK_FAILED", Unavailable, 500,
         "the sink refused or panicked while it wrote the batch that begins at the seq named",
         "mend the sink, then resume at the cursor; the batch may be written in part";
+    ProgressFailed = "PROGRESS_FAILED", Unavailable, 500,
+        "the callback that is told how far the run is panicked",
+        "mend the callback, then resume: everything before the cursor is committed";
     BatchItemsFailed = "BATCH_ITEMS_FAILED", Rejected, 422,
         "more items of the batch failed than its policy bears; the outcomes of all of them are kept",
         "read the reasons in the journal of the batch, mend the items, then run the job again";

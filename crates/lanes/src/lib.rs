@@ -38,8 +38,8 @@
 //! - a seq is committed once, in order, and only behind all seqs before it;
 //! - an attempt that fails is tried again, within its budget, in the same place;
 //! - memory is bounded by two windows of items and the byte budgets, however long the source is;
-//! - a panic of the compute function is a failed item; one of source or sink ends the run with a
-//!   [`Failure`] that names the seq;
+//! - a panic of the compute function is a failed item; one of source, sink or progress callback ends
+//!   the run with a [`Failure`];
 //! - counts, plan hash and outcome hash depend on the input alone.
 //!
 //! One item reads through [`Lanes`] (start), `dispatch` (who may be worked on), `worker` (compute),

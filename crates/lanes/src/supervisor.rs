@@ -5,10 +5,13 @@
 //! that does not return from its item is not waited for beyond the grace: its seqs are settled
 //! without it and its late result will be dropped.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use sprag_kernel::error::{Code, Refusal};
 use sprag_kernel::retry::Millis;
 
 use crate::batch::Chunk;
+use crate::commit::panic_text;
 use crate::control::{Control, Wish};
 use crate::dispatch::{Dispatch, Phase};
 use crate::failure::Failure;
@@ -50,9 +53,8 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
             }
             let next_look = self.next_look(&dispatch, give_up, now);
             drop(dispatch);
-            if let Some(progress) = progress.as_mut().filter(|_| Some(now) >= report_at) {
-                (progress.report)(&self.observe());
-                report_at = Some(now.saturating_add(progress.every_ms));
+            if Some(now) >= report_at {
+                report_at = progress.as_mut().and_then(|progress| self.report(progress, now));
             }
             if chunks.is_empty() {
                 let next = next_look.into_iter().chain(report_at).min();
@@ -60,6 +62,21 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
                 self.bell.listen(limit.flatten());
             } else {
                 self.deliver(chunks);
+            }
+        }
+    }
+
+    /// Tells the caller how far the run is. When to do so again; never, if the caller panics: then the
+    /// run fails.
+    fn report(&self, progress: &mut Progress, now: Millis) -> Option<Millis> {
+        let seen = self.observe();
+        match catch_unwind(AssertUnwindSafe(|| (progress.report)(&seen))) {
+            Ok(()) => Some(now.saturating_add(progress.every_ms)),
+            Err(panic) => {
+                let reason = panic_text(&*panic);
+                let refusal = Refusal::new(Code::ProgressFailed).with("reason", reason);
+                self.fail(&mut lock(&self.dispatch), refusal);
+                None
             }
         }
     }

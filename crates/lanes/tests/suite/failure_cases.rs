@@ -6,7 +6,7 @@ use sprag_lanes::{
     Source, Verdict,
 };
 
-use crate::stage::{Written, config};
+use crate::stage::{Written, config, until};
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // compute takes its item by reference
 fn double(number: &u64, _: &Context) -> Outcome<u64> {
@@ -205,6 +205,24 @@ fn progress_is_reported_on_the_calling_thread_and_never_goes_back() {
     let seen = seen.lock().unwrap();
     assert!(!seen.is_empty(), "the first report comes at once");
     assert!(seen.is_sorted());
+}
+
+#[test]
+fn a_progress_callback_that_panics_ends_the_run_and_nothing_is_written_behind_it() {
+    let written = Written::default();
+    let control = sprag_lanes::Control::new();
+    let watch = control.clone();
+    // The first report comes when the run begins; no item ends before that.
+    let compute = move |number: &u64, context: &Context| {
+        until("the run is ending", || context.should_end() || watch.observe().is_none());
+        Outcome::Success(*number)
+    };
+    let run = Lanes::new(config(2, 8)).control(&control).progress(1, |_| panic!("no screen"));
+    let failure = run.run(Items::of(0..400_u64), compute, written.sink()).unwrap_err();
+    assert_eq!(failure.code(), Code::ProgressFailed);
+    assert!(field(&failure, "reason").contains("no screen"));
+    assert!(failure.resume.cursor < 400);
+    assert_eq!(written.pages().outcomes.len() as u64, failure.resume.cursor);
 }
 
 #[test]
