@@ -93,6 +93,14 @@ fn explore(scenario: fn(), schedules: usize) {
     assert_eq!(run, schedules, "every schedule was run");
 }
 
+/// As [`explore`], of runs with claims of more than one seq among them.
+fn explore_large_claims(scenario: fn(), schedules: usize) {
+    let before = scenarios::LARGE_CLAIMS.get();
+    explore(scenario, schedules);
+    let seen = scenarios::LARGE_CLAIMS.get() - before;
+    assert!(seen > schedules as u64 / 100, "only {seen} batches in {schedules} runs had one");
+}
+
 /// Whether exploring the scenario with this fault in place fails, as it must.
 fn is_caught(fault: Fault, scenario: fn()) -> bool {
     with_planted(fault, || {
@@ -126,18 +134,26 @@ fn a_run_that_is_cancelled_from_outside_gives_every_seq_an_outcome() {
 }
 
 #[test]
+fn a_stream_that_is_cancelled_from_outside_gives_every_seq_that_was_read_an_outcome() {
+    explore_large_claims(scenarios::stream_cancelled, 40_000);
+}
+
+#[test]
 fn a_run_that_is_stopped_from_outside_commits_a_prefix() {
-    explore(scenarios::run_stopped, 40_000);
+    explore_large_claims(scenarios::run_stopped, 40_000);
 }
 
 #[test]
 fn a_run_whose_leases_expire_commits_every_seq_once() {
-    explore(scenarios::run_with_expiring_leases, 40_000);
+    explore_large_claims(scenarios::run_with_expiring_leases, 40_000);
 }
 
 #[test]
 fn a_run_that_loses_an_envelope_ends_with_a_stall_and_not_with_a_hang() {
-    with_planted(Fault::LostEnvelope, || explore(scenarios::run_that_stalls, 2_000));
+    with_planted(Fault::LostEnvelope, || {
+        explore(scenarios::run_that_stalls, 2_000);
+        explore(scenarios::stream_that_stalls, 2_000);
+    });
 }
 
 #[test]
@@ -158,4 +174,5 @@ fn a_hand_off_without_a_second_look_is_caught() {
 #[test]
 fn a_result_taken_without_its_generation_is_caught() {
     assert!(is_caught(Fault::MissingGeneration, scenarios::reclaim_against_result));
+    assert!(is_caught(Fault::MissingGeneration, scenarios::run_with_expiring_leases));
 }

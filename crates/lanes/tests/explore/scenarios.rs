@@ -1,28 +1,35 @@
 //! Small worlds with few threads, each with everything asserted that must hold at its end.
 
-use sprag_kernel::decide::seq::{FailRules, Outcome as Kept};
+use sprag_kernel::decide::seq::{FailRules, Lease, Outcome as Kept};
 use sprag_kernel::error::Code;
 use sprag_kernel::machines::SeqState;
 use sprag_kernel::planner::{Entry, PlanHasher};
 use sprag_kernel::retry::{Backoff, Budget, ErrorClass};
 
 use crate::batch::{Batch, Chunk};
+use crate::claim::{Claim, Desk};
 use crate::clock::TestClock;
 use crate::commit::CommitLane;
 use crate::config::Config;
 use crate::control::Control;
+use crate::dispatch::View;
 use crate::handoff::{Books, HandOff};
 use crate::lanes::Lanes;
-use crate::ledger::{Expiry, Ledger, is_stale};
+use crate::ledger::{Expiry, Ledger};
 use crate::outcome::{Envelope, Outcome, Verdict};
-use crate::seq_ledger::CANCELLER;
+use crate::reclaim::{Claimed, cancel_claimed};
 use crate::sink::{Sink, SinkError};
-use crate::source::Items;
+use crate::source::{Items, Source};
 use crate::summary::{Ending, Resume, Summary};
-use crate::sync::{Arc, Mutex, lock, thread};
+use crate::sync::{Arc, AtomicBool, Mutex, lock, thread};
 use crate::tally::Tally;
 use crate::trail::{Steps, Trail};
 use crate::worker::Context;
+
+thread_local! {
+    /// Batches so far that had a claim of several seqs in them.
+    pub(crate) static LARGE_CLAIMS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// (seq, payload) in the order in which a sink was given them.
 type Written = Arc<std::sync::Mutex<Vec<(u64, u64)>>>;
@@ -34,6 +41,10 @@ impl Sink<u64> for Notes {
         // A scheduling point inside of the write: whoever could get between, does.
         thread::yield_now();
         let mut written = self.0.lock().unwrap();
+        // A piece is what one worker made of one claim.
+        if batch.chunks.iter().any(|chunk| chunk.sealed.len() > 1) {
+            LARGE_CLAIMS.set(LARGE_CLAIMS.get() + 1);
+        }
         for (seq, envelope) in batch.iter() {
             if let Verdict::Success(payload) = envelope.verdict {
                 written.push((seq, *payload));
@@ -80,24 +91,32 @@ pub(crate) fn hand_off() {
 pub(crate) fn reclaim_against_result() {
     let ledger = Arc::new(Ledger::with_room_for(1).with_heartbeats());
     let accepted = Arc::new(Mutex::new(Vec::new()));
-    let silent = ledger.dispatch(0, 1, 0).unwrap();
-    ledger.start(0, silent, 0).unwrap();
-    let (books, notes) = (Arc::clone(&ledger), Arc::clone(&accepted));
-    let late = thread::spawn(move || match books.finish(0, silent, Kept::Success) {
-        Ok(_) => lock(&notes).push(1),
-        Err(refusal) => assert!(is_stale(&refusal), "a late result is dropped: {refusal}"),
+    let silent = Arc::new(claim(ledger.dispatch(0, 1, 0).unwrap(), 0));
+    assert!(ledger.start_run(silent.hold(0..1), 0).unwrap().is_empty());
+    let (books, notes, held) = (Arc::clone(&ledger), Arc::clone(&accepted), Arc::clone(&silent));
+    let late = thread::spawn(move || {
+        let _desk = lock(&held.desk);
+        if books.succeed_run(held.hold(0..1)).unwrap().is_empty() {
+            lock(&notes).push(1);
+        }
     });
     let (books, notes) = (Arc::clone(&ledger), Arc::clone(&accepted));
     let other = thread::spawn(move || {
         let budget = Budget { max_retries: 1, window_left: None };
         let rules = FailRules { budget, cancelled: false };
-        books.reclaim(0, Expiry { now: 10, timeout: 5 }, rules).unwrap();
+        let desk = lock(&silent.desk);
+        if books.slot(0).lease == silent.lease(0) {
+            books.reclaim(0, Expiry { now: 10, timeout: 5 }, rules).unwrap();
+        }
+        drop(desk);
         if books.slot(0).state != SeqState::Dispatched {
             return;
         }
-        let lease = books.dispatch(0, 2, 10).unwrap();
-        books.start(0, lease, 10).unwrap();
-        books.finish(0, lease, Kept::Success).unwrap();
+        let again = claim(books.dispatch(0, 2, 10).unwrap(), 1);
+        let seqs = || again.hold(0..1);
+        assert!(books.start_run(seqs(), 10).unwrap().is_empty());
+        thread::yield_now();
+        assert!(books.succeed_run(seqs()).unwrap().is_empty(), "the new owner is no stranger");
         lock(&notes).push(2);
     });
     late.join().unwrap();
@@ -109,14 +128,28 @@ pub(crate) fn reclaim_against_result() {
 /// A forced cancel and the result it comes too late or too early for.
 pub(crate) fn cancel_against_result() {
     let ledger = Arc::new(Ledger::with_room_for(1).with_heartbeats());
-    let lease = ledger.dispatch(0, 1, 0).unwrap();
-    let books = Arc::clone(&ledger);
+    let held = Arc::new(claim(ledger.dispatch(0, 1, 0).unwrap(), 0));
+    let (books, mine) = (Arc::clone(&ledger), Arc::clone(&held));
     let worker = thread::spawn(move || {
-        let worked = books.start(0, lease, 0).and_then(|()| books.finish(0, lease, Kept::Skip));
-        worked.map_err(|refusal| assert!(is_stale(&refusal), "{refusal}")).is_ok()
+        let seqs = || mine.hold(0..1);
+        let desk = lock(&mine.desk);
+        let begun = books.start_run(seqs(), 0).unwrap().is_empty();
+        drop(desk);
+        let _desk = lock(&mine.desk);
+        begun && books.finish_run(seqs(), [Kept::Skip].into_iter()).unwrap().is_empty()
     });
-    // Fatal only to itself: a seq that has ended is not cancelled.
-    let cancelled = ledger.cancel(0, CANCELLER).is_ok();
+    let (trail, tally) = (Trail::default(), Tally::default());
+    let view = View {
+        ledger: &ledger,
+        trail: &trail,
+        tally: &tally,
+        cursor: 0,
+        buffered_bytes: 0,
+        now: 0,
+        cancelled: true,
+    };
+    cancel_claimed(Claimed { claim: &held, place: 0 }, view).unwrap();
+    let cancelled = !held.clear_desk().is_empty();
     let finished = worker.join().unwrap();
     assert!(cancelled != finished, "one of them, not both");
     let expected = if cancelled { SeqState::TerminalCancel } else { SeqState::TerminalSkip };
@@ -148,37 +181,57 @@ thread_local! {
 }
 
 pub(crate) fn run_cancelled() {
-    let (summary, written) = disturbed(Control::cancel);
+    let (summary, written) = disturbed(Items::of(0..4_u64), config(), Control::cancel);
     assert_eq!((summary.counts.total(), summary.total), (4, 4));
     assert_eq!(written.len() as u64, summary.counts.success);
     assert_ne!(summary.ending, Ending::Stopped);
 }
 
+pub(crate) fn stream_cancelled() {
+    let (summary, written) = disturbed(stream(5), wide(), Control::cancel);
+    assert_eq!(summary.counts.total(), summary.total, "every seq that was read has an outcome");
+    assert_eq!(written.len() as u64, summary.counts.success);
+    assert_ne!(summary.ending, Ending::Stopped);
+    assert!(summary.ending == Ending::Cancelled || summary.total == 5);
+}
+
 pub(crate) fn run_stopped() {
-    let (summary, written) = disturbed(Control::stop);
+    let (summary, written) = disturbed(stream(5), wide(), Control::stop);
     assert_eq!(summary.counts.cancel, 0);
     let prefix: Vec<_> = (0..summary.total).map(|seq| (seq, seq)).collect();
     assert_eq!(written, prefix);
 }
 
-/// A run of four items and a thread that asks something of it at some time.
-fn disturbed(ask: fn(&Control)) -> (Summary, Vec<(u64, u64)>) {
+/// A run of a few items and a thread that asks something of it at some time.
+fn disturbed(
+    items: impl Source<Item = u64>,
+    config: Config,
+    ask: fn(&Control),
+) -> (Summary, Vec<(u64, u64)>) {
     let (control, written) = (Control::new(), Written::default());
     let asker = control.clone();
     let other = thread::spawn(move || ask(&asker));
     let compute = |number: &u64, _: &Context| Outcome::Success(*number);
-    let run = Lanes::new(config()).clock(TestClock::new()).control(&control);
-    let report = run.run(Items::of(0..4_u64), compute, Notes(Arc::clone(&written))).unwrap();
+    let run = Lanes::new(config).clock(TestClock::new()).control(&control);
+    let report = run.run(items, compute, Notes(Arc::clone(&written))).unwrap();
     other.join().unwrap();
     let written = written.lock().unwrap().clone();
     (report.summary, written)
 }
 
-/// Envelopes get lost, so the cursor can never move: the run must say so.
 pub(crate) fn run_that_stalls() {
+    stalls(Items::of(0..4_u64));
+}
+
+pub(crate) fn stream_that_stalls() {
+    stalls(stream(5));
+}
+
+/// Envelopes get lost, so the cursor can never move: the run must say so.
+fn stalls(items: impl Source<Item = u64>) {
     let compute = |number: &u64, _: &Context| Outcome::Success(*number);
     let run = Lanes::new(config()).clock(TestClock::new());
-    let failure = run.run(Items::of(0..4_u64), compute, Notes(Written::default())).unwrap_err();
+    let failure = run.run(items, compute, Notes(Written::default())).unwrap_err();
     assert_eq!(failure.code(), Code::SeqStall);
     let snapshot = failure.snapshot.unwrap();
     assert_eq!((snapshot.next_commit_seq, snapshot.ledger.committed), (0, 0));
@@ -194,7 +247,7 @@ pub(crate) fn run_with_expiring_leases() {
         time.advance_ms(10);
         time.advance_ms(10);
     });
-    let mut config = config();
+    let mut config = wide();
     config.lease_ms = Some(10);
     config.max_retries = 10;
     let compute = |number: &u64, _: &Context| {
@@ -202,16 +255,44 @@ pub(crate) fn run_with_expiring_leases() {
         Outcome::Success(*number)
     };
     let run = Lanes::new(config).clock(clock);
-    let report = run.run(Items::of(0..3_u64), compute, Notes(Arc::clone(&written))).unwrap();
+    let report = run.run(stream(5), compute, Notes(Arc::clone(&written))).unwrap();
     jumper.join().unwrap();
-    assert_eq!(report.summary.counts.success, 3);
-    assert_eq!(*written.lock().unwrap(), [(0, 0), (1, 1), (2, 2)]);
+    assert_eq!(report.summary.counts.success, 5);
+    let expected: Vec<_> = (0..5).map(|seq| (seq, seq)).collect();
+    assert_eq!(*written.lock().unwrap(), expected);
+}
+
+/// Items of which nobody knows how many will come. Claims of them are not made smaller towards an end.
+fn stream(items: u64) -> impl Source<Item = u64> {
+    Items::stream(0..items)
+}
+
+/// Seq 0 under this lease, after so many retries.
+fn claim(lease: Lease, attempts: u16) -> Claim<u64, u64> {
+    Claim {
+        first: 0,
+        owner: lease.owner,
+        window: Arc::default(),
+        shelf: Arc::new(vec![0]),
+        offset: 0,
+        attempts,
+        generations: vec![lease.generation],
+        desk: Mutex::new(Desk::empty()),
+        abandoned: AtomicBool::new(false),
+    }
 }
 
 fn config() -> Config {
     let mut config = Config { threads: 2, max_claim: 2, ..Config::default() };
     config.plan.max_entries = 2;
     config.backoff = Backoff::new(vec![0]).unwrap();
+    config
+}
+
+/// Windows with room for a claim of two behind the first seq.
+fn wide() -> Config {
+    let mut config = config();
+    config.plan.max_entries = 4;
     config
 }
 
