@@ -5,6 +5,7 @@
 //! nothing yet is given to the worker that asks, to be read without the lock. The seq at the cursor
 //! may always be given out. The first dispatch of a seq is the only place where it enters the ledger.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sprag_kernel::error::{Code, Refusal};
@@ -58,6 +59,9 @@ pub(crate) enum Take<S: Source, P> {
 /// Items for a claim, and their window.
 type Gathered<T> = (Vec<T>, Arc<WindowGauge>);
 
+/// Some places of a claim.
+type Places<T, P> = (Held<T, P>, Range<usize>);
+
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -85,6 +89,8 @@ pub(crate) struct Dispatch<S: Source, P> {
     lanes: usize,
     /// What each worker holds.
     pub(crate) live: Vec<Option<Held<S::Item, P>>>,
+    /// Places of claims that a stop left without an outcome; a cancel that overrules it gives them one.
+    pub(crate) left: Vec<Places<S::Item, P>>,
     /// Workers whose thread has ended.
     pub(crate) exited: Vec<bool>,
     pub(crate) phase: Phase,
@@ -108,6 +114,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             retries: RetryQueue::default(),
             lanes: config.threads,
             live: (0..workers).map(|_| None).collect(),
+            left: Vec::new(),
             exited: vec![false; workers],
             phase: Phase::Running,
             cancelled: false,
@@ -196,9 +203,9 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
             && !self.input.is_lent()
     }
 
-    /// Cancels what waits or was never dispatched, as far as the windows reach.
+    /// Cancels what a stop left, what waits and what was never dispatched, as far as the windows reach.
     pub(crate) fn cancel_more(&mut self, view: View) -> Result<Vec<Chunk<P>>, Refusal> {
-        let mut chunks = Vec::new();
+        let mut chunks = self.cancel_left(view)?;
         while let Some(waiting) = self.retries.pop_lowest() {
             let before = view.ledger.cancel(waiting.seq, CANCELLER)?;
             view.tally.add(Event::CancelledWaiting, 1);

@@ -4,13 +4,15 @@
 //! then under the desk's lock, because the outcome and its envelope appear together. Reclaim walks
 //! the claims of silent workers in ascending seq order; nothing else is ever looked at.
 
+use std::ops::Range;
+
 use sprag_kernel::decide::seq::{AfterFailure, FailRules, Reclaim};
 use sprag_kernel::error::Refusal;
 use sprag_kernel::machines::SeqState;
 use sprag_kernel::retry::{Budget, ErrorClass};
 
 use crate::batch::Chunk;
-use crate::claim::Claim;
+use crate::claim::{Claim, Held};
 use crate::config::Config;
 use crate::dispatch::{Dispatch, View};
 use crate::ledger::{Expiry, is_stale};
@@ -103,11 +105,24 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         let mut claims: Vec<_> = self.live.iter().flatten().map(Arc::clone).collect();
         claims.sort_by_key(|claim| claim.first);
         for claim in claims {
-            for place in 0..claim.len() {
-                cancel_claimed(Claimed { claim: &claim, place }, view)?;
-            }
+            cancel_places(&claim, 0..claim.len(), view)?;
             chunks.extend(claim.clear_desk());
             claim.abandon();
+        }
+        Ok(chunks)
+    }
+
+    /// These places of a claim stay without an outcome, for the resume.
+    pub(crate) fn leave(&mut self, claim: &Held<S::Item, P>, places: Range<usize>) {
+        self.left.push((Arc::clone(claim), places));
+    }
+
+    /// Cancels what was left, since the stop was overruled.
+    pub(crate) fn cancel_left(&mut self, view: View) -> Result<Vec<Chunk<P>>, Refusal> {
+        let mut chunks = Vec::new();
+        for (claim, places) in std::mem::take(&mut self.left) {
+            cancel_places(&claim, places, view)?;
+            chunks.extend(claim.clear_desk());
         }
         Ok(chunks)
     }
@@ -188,6 +203,15 @@ fn is_settled<T, P>(claim: &Claim<T, P>, view: View) -> bool {
         open && slot.lease == claim.lease(place)
     };
     !(0..claim.len()).any(holds)
+}
+
+/// Cancels those of these places that the claim still holds.
+pub(crate) fn cancel_places<T, P: Payload>(
+    claim: &Held<T, P>,
+    mut places: Range<usize>,
+    view: View,
+) -> Result<(), Refusal> {
+    places.try_for_each(|place| cancel_claimed(Claimed { claim, place }, view))
 }
 
 /// Cancels a seq of a claim if the claim still holds it; its envelope goes to the desk.

@@ -14,7 +14,7 @@ use sprag_kernel::retry::ErrorClass;
 use crate::claim::{Claim, Desk, Held};
 use crate::commit::panic_text;
 use crate::outcome::{Envelope, Outcome, Payload, Verdict};
-use crate::reclaim::{Claimed, cancel_claimed};
+use crate::reclaim::{Claimed, cancel_claimed, cancel_places};
 use crate::runtime::{Shared, Signal};
 use crate::sealed::Sealed;
 use crate::sink::Sink;
@@ -61,7 +61,10 @@ impl Context<'_> {
         self.run.beat(self.seq, self.lease)
     }
 
-    /// Whether the run is stopping or being cancelled. Long work may return early with any failure.
+    /// Whether the run is stopping or being cancelled. Long work may then return early, with a failure of
+    /// class [`ErrorClass::NonRetryableCancellation`]: it has no outcome of its own. A run that stops
+    /// leaves the seq to its resume, one that is cancelled commits it as cancelled. Any other
+    /// failure counts as ever.
     pub fn should_end(&self) -> bool {
         self.run.told() != Signal::Go
     }
@@ -135,7 +138,10 @@ where
         while done < claim.len() {
             match self.signal() {
                 Signal::Go => {}
-                Signal::Stop => break,
+                Signal::Stop => {
+                    lock(&self.dispatch).leave(claim, done..claim.len());
+                    break;
+                }
                 Signal::Cancel => {
                     self.cancel_rest(worker, claim, done);
                     break;
@@ -240,15 +246,25 @@ where
         computed.unwrap_or_else(|panic| Err((ErrorClass::NonRetryableInput, panic_text(&*panic))))
     }
 
-    /// Settles an attempt that failed.
+    /// Settles an attempt that failed, or gave up because the run ends.
     fn fail_one(
         &self,
         worker: usize,
         claimed: Claimed<S::Item, P>,
         failure: (ErrorClass, String),
     ) -> Result<(), Refusal> {
+        let gave_up = failure.0 == ErrorClass::NonRetryableCancellation;
         let mut dispatch = lock(&self.dispatch);
-        dispatch.fail(claimed, failure, &self.config, self.view(worker))?;
+        let view = self.view(worker);
+        match self.signal() {
+            Signal::Stop if gave_up => {
+                dispatch.leave(claimed.claim, claimed.place..claimed.place + 1);
+            }
+            Signal::Cancel if gave_up => cancel_claimed(claimed, view)?,
+            Signal::Go | Signal::Stop | Signal::Cancel => {
+                dispatch.fail(claimed, failure, &self.config, view)?;
+            }
+        }
         self.wake_all(&dispatch);
         Ok(())
     }
@@ -283,10 +299,8 @@ where
     }
 
     fn cancel_rest(&self, worker: usize, claim: &Held<S::Item, P>, from: usize) {
-        for place in from..claim.len() {
-            if let Err(refusal) = cancel_claimed(Claimed { claim, place }, self.view(worker)) {
-                self.fail(&mut lock(&self.dispatch), refusal);
-            }
+        if let Err(refusal) = cancel_places(claim, from..claim.len(), self.view(worker)) {
+            self.fail(&mut lock(&self.dispatch), refusal);
         }
     }
 }

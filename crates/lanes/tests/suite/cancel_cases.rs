@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use sprag_lanes::{
-    Config, Context, Control, Ending, ErrorClass, Items, Lanes, Outcome, Summary, TestClock,
+    Config, Context, Control, Drain, Ending, ErrorClass, Items, Lanes, Outcome, Summary, TestClock,
+    Verdict,
 };
 
 use crate::stage::{Gate, Written, config, until};
@@ -82,9 +83,9 @@ fn r45_the_same_point_of_cancellation_gives_the_same_summary() {
     for _ in 0..20 {
         let written = Written::default();
         assert_eq!(cancelled_at_one(&written), first);
-        assert_eq!(written.pages().outcomes[..2], ["success", "fail"]);
+        assert_eq!(written.pages().outcomes[..2], ["success", "cancel"]);
     }
-    assert_eq!((first.counts.success, first.counts.fail, first.counts.cancel), (1, 1, 3));
+    assert_eq!((first.counts.success, first.counts.fail, first.counts.cancel), (1, 0, 4));
 }
 
 #[test]
@@ -179,4 +180,79 @@ fn a_worker_that_never_returns_does_not_outlive_the_grace_of_a_stop() {
     assert_eq!((summary.ending, summary.total), (Ending::Stopped, 3));
     gate.open(3);
     assert_eq!(written.pages().writes.len(), 3);
+}
+
+/// Four items on two threads. 1 is done, 2 gives up as soon as it hears of the order to end, 0 waits at the gate.
+fn gives_up_under(order: fn(&Control), gate: &Gate, written: &Written) -> Summary {
+    let control = Control::new();
+    let (asker, door) = (control.clone(), gate.clone());
+    let compute = move |number: &u64, context: &Context| {
+        match context.seq() {
+            0 => door.pass(0),
+            2 => {
+                order(&asker);
+                assert!(context.should_end());
+                door.open(0);
+                return Outcome::Fail(ErrorClass::NonRetryableCancellation, "gave up".into());
+            }
+            _ => {}
+        }
+        Outcome::Success(*number)
+    };
+    let run = Lanes::new(config(2, 100)).control(&control);
+    run.run(Items::of(0..4_u64), compute, written.sink()).unwrap().summary
+}
+
+#[test]
+fn what_gives_up_in_a_stop_has_no_outcome_and_what_stands_before_it_is_committed() {
+    let written = Written::default();
+    let stopped = gives_up_under(Control::stop, &Gate::closed_for([0]), &written);
+    assert_eq!((stopped.ending, stopped.total), (Ending::Stopped, 2));
+    let compute = |number: &u64, _: &Context| Outcome::Success(*number);
+    let run = Lanes::new(config(2, 100)).resume(stopped.resume());
+    let resumed = run.run(Items::of(0..4_u64), compute, written.sink()).unwrap().summary;
+    assert_eq!(resumed.counts.success, 4);
+    assert_eq!(written.pages().writes, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+}
+
+#[test]
+fn what_gives_up_in_a_cancel_is_cancelled_and_the_hash_says_so() {
+    let written = Written::default();
+    let cancelled = gives_up_under(Control::cancel, &Gate::closed_for([0]), &written);
+    assert_eq!((cancelled.ending, cancelled.total), (Ending::Cancelled, 4));
+    assert_eq!(written.pages().outcomes, ["success", "success", "cancel", "cancel"]);
+    let mut drain = Drain::new(4, Written::default().sink(), u64::MAX);
+    for seq in 0..4 {
+        drain.arrive(seq, if seq < 2 { Verdict::Success(seq) } else { Verdict::Cancel }).unwrap();
+    }
+    drain.drain().unwrap();
+    assert_eq!(cancelled.outcome_hash, drain.resume().outcome_hash);
+}
+
+#[test]
+fn a_cancel_that_overrules_a_stop_gives_an_outcome_to_what_the_stop_left() {
+    // 0 keeps the run from being over; 96 is in the middle of a claim, whose end nobody begins with.
+    let (gate, control, written) = (Gate::closed_for([0, 96]), Control::new(), Written::default());
+    let (door, watch, sink) = (gate.clone(), control.clone(), written.sink());
+    let run = thread::spawn(move || {
+        let compute = move |number: &u64, context: &Context| {
+            door.pass(context.seq());
+            if context.seq() >= 96 && context.should_end() {
+                return Outcome::Fail(ErrorClass::NonRetryableCancellation, "gave up".into());
+            }
+            Outcome::Success(*number)
+        };
+        let config = Config { max_claim: 8, ..config(2, 1_000) };
+        Lanes::new(config).control(&watch).run(Items::of(0..400_u64), compute, sink)
+    });
+    until("both are held", || gate.holds(0) && gate.holds(96));
+    control.stop();
+    gate.open(96);
+    until("one worker has left", || control.observe().unwrap().busy_workers == 1);
+    control.cancel();
+    gate.open(0);
+    until("the run is over", || run.is_finished());
+    let summary = run.join().unwrap().unwrap().summary;
+    assert_eq!((summary.ending, summary.total), (Ending::Cancelled, 400));
+    assert_eq!((summary.counts.success, summary.counts.cancel), (96, 304));
 }
