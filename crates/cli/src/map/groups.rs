@@ -5,7 +5,7 @@
 //! before it is reaped; as long as it is on it, its number belongs to nobody else.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -59,6 +59,15 @@ impl Groups {
         for &leader in &state.leaders {
             signal(leader, Signal::KILL);
         }
+    }
+
+    /// Ends every command after this time, and lets the caller go on. The thread ends with the process.
+    pub fn end_all_in(self: &Arc<Self>, time: Duration) {
+        let groups = Arc::clone(self);
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            groups.end_all();
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -180,10 +180,14 @@ pub struct Commands {
     pub retries: u16,
     /// When to end the run early.
     pub halt: Halt,
+    /// How long other commands may go on then.
+    pub grace: Duration,
     /// The commands that run.
     pub groups: Arc<Groups>,
     /// The run itself.
     pub control: Control,
+    /// Whoever reads items looks at it.
+    pub stop: Arc<AtomicBool>,
     /// What failed items left.
     pub failures: Arc<Failures>,
     /// Told when the run ends early.
@@ -196,9 +200,6 @@ pub struct Commands {
 
 /// How far apart the run and its commands may hear of the same order.
 const SAME_ORDER: Duration = Duration::from_millis(100);
-
-/// Why an attempt that the run itself ended has no outcome.
-const ENDED_BY_RUN: &str = "ended by the run";
 
 impl Commands {
     /// One attempt at an item.
@@ -214,6 +215,7 @@ impl Commands {
                 self.count(true);
                 return Outcome::Success(ran);
             }
+            // It has no outcome of its own: the lanes leave it to the resume, or cancel it.
             End::Ended => ErrorClass::NonRetryableCancellation,
             End::NotStarted => ErrorClass::RetryableResource,
             End::Exit(_) | End::Signal(_) | End::Timeout if self.may_retry(end) => {
@@ -232,7 +234,8 @@ impl Commands {
         self.retry_exit.as_ref().is_none_or(|codes| codes.contains(end))
     }
 
-    /// Counts an item that has its outcome, and ends the run if that was the last straw.
+    /// Counts an item that has its outcome, and ends the run if that was the last straw. The item's own
+    /// outcome does not wait until the others have ended.
     fn count(&self, well: bool) {
         let counter = if well { &self.succeeded } else { &self.failed };
         counter.fetch_add(1, Ordering::SeqCst);
@@ -241,9 +244,8 @@ impl Commands {
         let Halt::Once { now, .. } = self.halt else { return };
         if self.halt.reached(succeeded, failed) && !self.halted.swap(true, Ordering::SeqCst) {
             self.control.stop();
-            if now {
-                self.groups.end_all();
-            }
+            self.stop.store(true, Ordering::SeqCst);
+            self.groups.end_all_in(if now { Duration::ZERO } else { self.grace });
         }
     }
 }
@@ -265,7 +267,7 @@ fn reason(end: End) -> String {
         End::Signal(signal) => format!("signal {signal}"),
         End::Timeout => "timeout".into(),
         End::NotStarted => "not started".into(),
-        End::Ended => ENDED_BY_RUN.into(),
+        End::Ended => "ended by the run".into(),
     }
 }
 
@@ -291,11 +293,6 @@ impl Sink<Ran> for Results {
             outcome_hash: resume.outcome_hash,
         };
         for (seq, envelope) in batch.drain() {
-            if is_ended_by_run(&envelope) {
-                // It has no outcome of its own: it must run again, so nothing from here on counts.
-                // The seqs before it are in a batch whose hashes are not theirs; they run again too.
-                return Err(SinkError::transient(ENDED_BY_RUN).at(seq));
-            }
             self.add(&mut group, seq, &envelope);
         }
         let taken = self.writer.send(group);
@@ -320,8 +317,4 @@ impl Results {
         self.format.out(&settled, &mut group.out);
         self.format.err(&settled, &mut group.err);
     }
-}
-
-fn is_ended_by_run(envelope: &Envelope<Ran>) -> bool {
-    matches!(&envelope.verdict, Verdict::Fail(ErrorClass::NonRetryableCancellation, _))
 }

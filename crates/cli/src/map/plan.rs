@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use sprag_kernel::planner::PlanHasher;
+use sprag_kernel::retry::Millis;
 use sprag_kernel::{Code, Refusal};
 use sprag_lanes::journal::{self, Identity, MAX_NOTE, Replay, RunId};
 use sprag_lanes::{Backoff, Config, Source};
@@ -21,6 +22,9 @@ use crate::output::{Failure, Output, unreadable};
 
 /// Bytes of results in one batch.
 const MAX_BATCH_BYTES: u64 = 4 << 20;
+/// The lanes give up on a command this much later than it is ended: what has ended by then is handed
+/// over, however short the grace.
+const HAND_OVER_MS: Millis = 1_000;
 /// What stands between the command and its items.
 const SEPARATOR: &str = ":::";
 
@@ -140,7 +144,7 @@ fn config(args: &RunArgs) -> Result<Config, Refusal> {
         threads: args.jobs.map_or(default.threads, usize::from),
         max_retries: u32::from(args.retries),
         backoff: Backoff::new(args.backoff.clone()).expect("the argument has a value"),
-        grace_ms: args.grace,
+        grace_ms: args.grace + HAND_OVER_MS,
         // A command takes longer than any hand-over; none waits in the queue of a busy worker.
         max_claim: 1,
         max_batch_bytes: MAX_BATCH_BYTES,

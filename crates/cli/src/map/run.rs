@@ -167,7 +167,7 @@ impl Shared {
     fn left(&self, summary: &sprag_lanes::Summary) -> Left {
         let ending = match summary.ending {
             // The items have not ended, only the reading of them.
-            sprag_lanes::Ending::Complete if self.is_cut_short() => Ending::Stopped,
+            sprag_lanes::Ending::Complete if self.is_cut_short() => self.stopped(),
             sprag_lanes::Ending::Complete => Ending::Complete,
             sprag_lanes::Ending::Cancelled => Ending::Cancelled,
             sprag_lanes::Ending::Stopped => self.stopped(),
@@ -175,14 +175,9 @@ impl Shared {
         Left { ending, point: summary.resume(), retries: summary.retries.total() }
     }
 
-    /// A run that failed because its commands were ended on purpose has stopped, not failed.
+    /// A run that was stopped while it read the committed part of its input again has not found it short.
     fn forgive(&self, failure: sprag_lanes::Failure) -> Result<Left, Refusal> {
-        let on_purpose = match failure.code() {
-            Code::SinkFailed => self.halted.load(Ordering::SeqCst) || self.was_interrupted(),
-            Code::PlanChanged => self.is_cut_short(),
-            _ => false,
-        };
-        if !on_purpose {
+        if failure.code() != Code::PlanChanged || !self.is_cut_short() {
             return Err(failure.refusal);
         }
         let retries = failure.snapshot.map_or(0, |snapshot| snapshot.retries.total());
@@ -260,8 +255,10 @@ fn commands(plan: &Plan<'_>, shared: &Shared, failures: &Arc<Failures>) -> Comma
         retry_exit: args.retry_exit.clone(),
         retries: args.retries,
         halt: args.halt,
+        grace: Duration::from_millis(args.grace),
         groups: Arc::clone(&shared.groups),
         control: shared.control.clone(),
+        stop: Arc::clone(&shared.stop),
         failures: Arc::clone(failures),
         halted: Arc::clone(&shared.halted),
         succeeded: 0.into(),

@@ -11,10 +11,6 @@ use sprag_lanes::Control;
 
 use super::groups::Groups;
 
-/// The lanes give up on running commands at the end of the grace; the commands are ended this much
-/// later, so that a command killed here is never taken for one that failed by itself.
-const AFTER_GRACE: Duration = Duration::from_millis(200);
-
 /// What a signal acts on.
 #[derive(Clone)]
 pub struct Reach {
@@ -53,10 +49,5 @@ fn first(reach: &Reach) {
         reach.control.stop();
     }
     reach.stop.store(true, Ordering::SeqCst);
-    let Reach { groups, grace, .. } = reach.clone();
-    // Ends with the process; there is nothing to join.
-    std::thread::spawn(move || {
-        std::thread::sleep(grace + AFTER_GRACE);
-        groups.end_all();
-    });
+    reach.groups.end_all_in(reach.grace);
 }

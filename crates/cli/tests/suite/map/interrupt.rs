@@ -1,11 +1,11 @@
-//! Ctrl-C, its repetition, and orders to end early.
+//! Ctrl-C, its repetition, and orders to end.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{Bench, await_lines, run, said, send};
+use super::{Bench, await_gone, await_lines, run, said, send};
 
 #[test]
 fn ctrl_c_lets_running_commands_end_and_the_same_command_goes_on() {
@@ -118,38 +118,4 @@ fn waiting_for_input_does_not_hinder_a_stop() {
     said(child).refused("RUN_STOPPED");
     drop(stdin);
     assert_eq!((bench.out().as_str(), &bench.status()["state"]), ("one\ntwo\n", &"stopped".into()));
-}
-
-#[test]
-fn halt_soon_stops_after_the_failures_and_resumes() {
-    let bench = Bench::new(100);
-    let said = run(bench.command(&["-j1", "--halt", "soon,fail=2"]));
-    said.refused("RUN_STOPPED");
-    assert_eq!(bench.begun().len(), 14, "items 7 and 14 fail");
-    run(bench.command(&["-j4"])).refused("ITEMS_FAILED");
-    assert_eq!(bench.out(), bench.expected());
-}
-
-#[test]
-fn halt_now_ends_what_runs() {
-    let bench = Bench::new(2);
-    let begun = Instant::now();
-    let script = "echo $$ >> pids; [ {} = 2 ] && { sleep 0.2; exit 1; }; sleep 65";
-    let mut command = bench.bare(&["-j2", "--halt", "now,fail=1", "-a", "items", "--", script]);
-    said(command.spawn().unwrap()).refused("RUN_STOPPED");
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    await_gone(&bench);
-}
-
-/// Waits until no process that noted its number lives.
-fn await_gone(bench: &Bench) {
-    let pids = fs::read_to_string(bench.path("pids")).unwrap();
-    let begun = Instant::now();
-    for pid in pids.lines().map(|line| line.parse().unwrap()) {
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        while rustix::process::test_kill_process(pid).is_ok() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "process {pid:?} lives");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
 }

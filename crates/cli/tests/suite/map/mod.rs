@@ -1,6 +1,7 @@
 //! `sprag map` from outside.
 
 mod behaviour;
+mod halt;
 mod interrupt;
 mod kill;
 mod resume;
@@ -112,4 +113,29 @@ fn await_lines(path: &Path, lines: usize) {
 
 fn send(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits until a process has ended, whether its output is read or not.
+fn await_end(child: &mut Child) {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until no process that noted its number lives.
+fn await_gone(bench: &Bench) {
+    let pids = fs::read_to_string(bench.path("pids")).unwrap();
+    let begun = Instant::now();
+    for pid in pids.lines().map(|line| line.parse().unwrap()) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        while rustix::process::test_kill_process(pid).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "process {pid:?} lives");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
