@@ -58,10 +58,7 @@ fn an_order_to_end_that_reaches_the_commands_too_does_not_make_them_fail() {
     };
     let child = command().spawn().unwrap();
     await_lines(&bench.path("pids"), 2);
-    for pid in fs::read_to_string(bench.path("pids")).unwrap().lines() {
-        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
-        rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    }
+    end_commands(&bench);
     send(&child, Signal::TERM);
     said(child).refused("RUN_STOPPED");
     assert_eq!(bench.status()["cursor"], 0);
@@ -106,6 +103,52 @@ fn cancel_on_interrupt_gives_every_item_an_outcome() {
     assert_eq!(outcomes.iter().sum::<u64>(), status["cursor"].as_u64().unwrap());
 }
 
+/// Items that do not end by themselves, all to be cancelled at an interrupt.
+fn endless(bench: &Bench) -> std::process::Command {
+    let mut command = bench.bare(&["-j2", "--cancel-on-interrupt", "--grace", "60s", "--jsonl"]);
+    command.args(["--journal", "run.journal", "--out", "out", "-a", "items", "--"]);
+    command.arg("echo begun; echo $$ >> pids; exec sleep 69");
+    command
+}
+
+/// Asserts that every item of the bench was cancelled, the first two while they ran.
+fn assert_cancelled(bench: &Bench) {
+    let status = bench.status();
+    assert_eq!((&status["state"], &status["clean"]), (&"complete".into(), &true.into()));
+    assert_eq!((&status["cursor"], &status["cancel"]), (&bench.items.into(), &bench.items.into()));
+    let out = bench.out();
+    let records: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (seq, record) in (0..bench.items).zip(&records) {
+        assert_eq!((&record["seq"], &record["outcome"]), (&seq.into(), &"cancel".into()));
+        assert_eq!(record["output"], if seq < 2 { "begun\n" } else { "" });
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_cancels_commands_that_do_not_end_by_themselves() {
+    let bench = Bench::new(4);
+    let child = endless(&bench).spawn().unwrap();
+    await_lines(&bench.path("pids"), 2);
+    send(&child, Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    send(&child, Signal::INT);
+    said(child).refused("ITEMS_FAILED");
+    await_gone(&bench);
+    assert_cancelled(&bench);
+}
+
+#[test]
+fn an_order_to_end_that_reaches_the_commands_too_cancels_them() {
+    let bench = Bench::new(4);
+    let child = endless(&bench).spawn().unwrap();
+    await_lines(&bench.path("pids"), 2);
+    end_commands(&bench);
+    send(&child, Signal::TERM);
+    said(child).refused("ITEMS_FAILED");
+    assert_cancelled(&bench);
+}
+
 #[test]
 fn waiting_for_input_does_not_hinder_a_stop() {
     let bench = Bench::new(1);
@@ -118,4 +161,12 @@ fn waiting_for_input_does_not_hinder_a_stop() {
     said(child).refused("RUN_STOPPED");
     drop(stdin);
     assert_eq!((bench.out().as_str(), &bench.status()["state"]), ("one\ntwo\n", &"stopped".into()));
+}
+
+/// Sends the order to end to the commands that noted their numbers.
+fn end_commands(bench: &Bench) {
+    for pid in fs::read_to_string(bench.path("pids")).unwrap().lines() {
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    }
 }
