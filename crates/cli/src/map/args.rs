@@ -30,9 +30,10 @@ cut back to the journalled length first, so that it ends up byte for byte as if 
 Into a pipe nothing can be taken back: the results of the last moments before a kill may come twice.
 A command runs again only if its result was not yet committed.
 
-Ctrl-C stops: running commands get --grace to end, the same command goes on later. A second Ctrl-C ends
-them now. A failed item is final: its stdout is left out and the exit code is 1; --retry-failed runs
-the failed items of a journal again, as a run of its own.
+Ctrl-C stops: running commands get --grace to end, the same command goes on later. A second Ctrl-C
+ends them now, and the run too if nobody reads its output. A failed item is final: its stdout is
+left out and the exit code is 1; --retry-failed runs the failed items of a journal again, as a run
+of its own.
 
 Examples:
   seq 1 1000 | sprag map -j 8 --journal run.journal --out result.txt -- ./work {}

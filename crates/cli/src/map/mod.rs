@@ -10,7 +10,7 @@
 //! | `args`, `policy` | the command line |
 //! | `items`, `template` | what runs for which item |
 //! | `command`, `groups`, `orphans`, `signals` | processes: how they end, and who ends them |
-//! | `lanes`, `render`, `inbox`, `writer` | from items to committed results |
+//! | `lanes`, `render`, `inbox`, `writer`, `outlet` | from items to committed results |
 //! | `plan`, `run`, `screen`, `status` | one run from start to exit code, and looking at it |
 
 pub mod args;
@@ -20,6 +20,7 @@ pub mod inbox;
 pub mod items;
 pub mod lanes;
 pub mod orphans;
+pub mod outlet;
 mod plan;
 pub mod policy;
 pub mod render;

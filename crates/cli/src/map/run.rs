@@ -20,6 +20,7 @@ use super::command::Limits;
 use super::groups::Groups;
 use super::lanes::{Commands, Failures, ItemSource, Results};
 use super::orphans::{CommandsLock, Orphans};
+use super::outlet::Outlet;
 use super::plan::{Plan, same_file};
 use super::render::{Format, hex};
 use super::screen::Screen;
@@ -68,6 +69,7 @@ struct Left {
 struct Shared {
     control: Control,
     groups: Arc<Groups>,
+    outlet: Arc<Outlet>,
     stop: Arc<AtomicBool>,
     cut_short: Arc<AtomicBool>,
     halted: Arc<AtomicBool>,
@@ -90,6 +92,7 @@ pub(super) fn run(args: &RunArgs, output: &mut Output) -> Result<(), Failure> {
         return plan.print(output);
     }
     let shared = Shared::default();
+    listen(args, output.is_json(), &shared)?;
     let done = begin(&plan, &shared).and_then(|ready| ready.finish(&plan, &shared));
     journal::fault::report();
     let report = done?;
@@ -100,7 +103,6 @@ pub(super) fn run(args: &RunArgs, output: &mut Output) -> Result<(), Failure> {
 fn begin(plan: &Plan<'_>, shared: &Shared) -> Result<Prepared, Failure> {
     let begun = Instant::now();
     let args = plan.args;
-    listen(args, shared)?;
     let (journal, found) = open_journal(plan)?.unzip();
     let lock = take_commands_lock(args, shared)?;
     let source = plan.source(&shared.stop, &shared.cut_short)?;
@@ -113,7 +115,8 @@ fn begin(plan: &Plan<'_>, shared: &Shared) -> Result<Prepared, Failure> {
         None => Target::Stdout,
     };
     let sync = args.sync.into();
-    let writer = Writer { target, journal, sync, written, screen: screen.clone(), begun };
+    let outlet = Arc::clone(&shared.outlet);
+    let writer = Writer { target, journal, sync, written, screen: screen.clone(), outlet, begun };
     let lanes = Lanes::new(plan.config.clone()).control(&shared.control);
     let lanes = match committed {
         Some(state) => lanes.resume_journal(state),
@@ -197,13 +200,15 @@ impl Shared {
     }
 }
 
-fn listen(args: &RunArgs, shared: &Shared) -> Result<(), Refusal> {
+fn listen(args: &RunArgs, json: bool, shared: &Shared) -> Result<(), Refusal> {
     Listener::start(Reach {
         control: shared.control.clone(),
         groups: Arc::clone(&shared.groups),
         stop: Arc::clone(&shared.stop),
+        outlet: Arc::clone(&shared.outlet),
         grace: Duration::from_millis(args.grace),
         cancel: args.cancel_on_interrupt,
+        json,
     })
     .map_err(|error| unreadable("signals", &error))
 }

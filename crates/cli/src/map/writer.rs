@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use sprag_kernel::{Code, Refusal};
 use sprag_lanes::journal::{CommitRun, Ended, Ending, Journal, SyncPolicy, fault};
 
 use super::inbox::{Found, Receiver, Sender, inbox};
+use super::outlet::Outlet;
 use super::screen::Screen;
 use crate::output::unreadable;
 
@@ -102,6 +104,8 @@ pub struct Writer {
     pub written: u64,
     /// What is on the terminal.
     pub screen: Screen,
+    /// Told of every write that somebody has to read.
+    pub outlet: Arc<Outlet>,
     /// The beginning of the run, from which the journal counts its time.
     pub begun: Instant,
 }
@@ -168,7 +172,8 @@ impl Writer {
 
     fn write(&mut self, group: &Group) -> Result<(), WriteFailure> {
         if !group.err.is_empty() {
-            self.screen.around(|| io::stderr().write_all(&group.err)).ok();
+            let write = || io::stderr().write_all(&group.err);
+            self.outlet.around(|| self.screen.around(write)).ok();
         }
         if !group.out.is_empty() {
             self.write_out(&group.out).map_err(|error| write_failure(&error))?;
@@ -188,15 +193,17 @@ impl Writer {
 
     fn write_out(&self, bytes: &[u8]) -> io::Result<()> {
         match &self.target {
-            Target::Stdout => self.screen.around(|| {
-                fault::point();
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(bytes)?;
-                stdout.flush()
+            Target::Stdout => self.outlet.around(|| {
+                self.screen.around(|| {
+                    fault::point();
+                    let mut stdout = io::stdout().lock();
+                    stdout.write_all(bytes)?;
+                    stdout.flush()
+                })
             }),
             Target::Stream(stream) => {
                 let mut stream = stream;
-                stream.write_all(bytes)
+                self.outlet.around(|| stream.write_all(bytes))
             }
             Target::File(file) => {
                 fault::write_all_at(file, bytes, self.written)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{Bench, await_gone, await_lines, run, said, send};
+use super::{Bench, await_end, await_gone, await_lines, run, said, send};
 
 #[test]
 fn ctrl_c_lets_running_commands_end_and_the_same_command_goes_on() {
@@ -147,6 +147,26 @@ fn an_order_to_end_that_reaches_the_commands_too_cancels_them() {
     send(&child, Signal::TERM);
     said(child).refused("ITEMS_FAILED");
     assert_cancelled(&bench);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_a_run_whose_output_nobody_reads() {
+    let bench = Bench::new(4);
+    let script = "head -c 300000 /dev/zero | tr '\\0' {}; echo; echo {} >> done";
+    let words = ["-j2", "--journal", "run.journal", "-a", "items", "--", script];
+    let mut child = bench.bare(&words).spawn().unwrap();
+    await_lines(&bench.path("done"), 4);
+    send(&child, Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    send(&child, Signal::INT);
+    await_end(&mut child);
+    let cut = said(child);
+    assert_eq!(cut.code, 1);
+    assert!(cut.stderr.starts_with("RUN_STOPPED: "), "{}", cut.stderr);
+    assert!(cut.stdout.len() < 300_000, "nobody has read");
+    assert_eq!(bench.status()["cursor"], 0, "what was not written is not journalled");
+    let whole = run(bench.bare(&words));
+    assert_eq!((whole.code, whole.stdout.len()), (0, 4 * 300_001));
 }
 
 #[test]
