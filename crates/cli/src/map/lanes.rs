@@ -158,13 +158,49 @@ impl Payload for Ran {
     }
 }
 
-/// What failed items left, until they are committed. The lanes carry only results.
+/// What failed items left, until they are committed. The lanes carry results, and of a failure its words:
+/// so the output of a failed command travels as those, and is counted against the byte budgets.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<HashMap<u64, Ran>>);
 
+/// Between stdout and stderr. Bytes become the characters below it.
+const BETWEEN: char = '\u{100}';
+
 impl Failures {
+    /// Keeps what a failed attempt left but its output, which is returned as words.
+    fn keep(&self, seq: u64, mut ran: Ran) -> String {
+        let Finished { end, stdout, stderr } = &mut ran.finished;
+        let words = match end {
+            // Nothing is begun after it, so these are few; and a cancelled item has no words.
+            End::Ended => String::new(),
+            End::Exit(_) | End::Signal(_) | End::Timeout | End::NotStarted => {
+                let (stdout, stderr) = (std::mem::take(stdout), std::mem::take(stderr));
+                let chars = |bytes: Vec<u8>| bytes.into_iter().map(char::from);
+                chars(stdout).chain([BETWEEN]).chain(chars(stderr)).collect()
+            }
+        };
+        self.lock().insert(seq, ran);
+        words
+    }
+
+    /// What the last attempt at an item left, if it failed.
+    fn take(&self, seq: u64) -> Option<Ran> {
+        self.lock().remove(&seq)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Ran>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ran {
+    /// The same with the output that travelled as words. Those of a panic are none.
+    fn with_output(mut self, words: &str) -> Self {
+        let bytes = |text: &str| text.chars().filter_map(|char| u8::try_from(char).ok()).collect();
+        if let Some((stdout, stderr)) = words.split_once(BETWEEN) {
+            (self.finished.stdout, self.finished.stderr) = (bytes(stdout), bytes(stderr));
+        }
+        self
     }
 }
 
@@ -182,6 +218,8 @@ pub struct Commands {
     pub halt: Halt,
     /// How long other commands may go on then.
     pub grace: Duration,
+    /// What of a failed command will be written.
+    pub format: Format,
     /// The commands that run.
     pub groups: Arc<Groups>,
     /// The run itself.
@@ -209,11 +247,10 @@ impl Commands {
             finished.end = End::Ended;
         }
         let end = finished.end;
-        let ran = Ran { item: item.clone(), finished };
         let class = match end {
             End::Exit(0) => {
                 self.count(true);
-                return Outcome::Success(ran);
+                return Outcome::Success(Ran { item: item.clone(), finished });
             }
             // It has no outcome of its own: the lanes leave it to the resume, or cancel it.
             End::Ended => ErrorClass::NonRetryableCancellation,
@@ -223,11 +260,12 @@ impl Commands {
             }
             End::Exit(_) | End::Signal(_) | End::Timeout => ErrorClass::NonRetryableInput,
         };
-        self.failures.lock().insert(context.seq(), ran);
+        self.format.trim_failed(&mut finished);
+        let words = self.failures.keep(context.seq(), Ran { item: item.clone(), finished });
         if end != End::Ended && (!class.is_retryable() || context.attempts() >= self.retries) {
             self.count(false);
         }
-        Outcome::Fail(class, reason(end))
+        Outcome::Fail(class, words)
     }
 
     fn may_retry(&self, end: End) -> bool {
@@ -261,16 +299,6 @@ fn is_swept_up(end: End, context: &Context<'_>) -> bool {
     context.should_end()
 }
 
-fn reason(end: End) -> String {
-    match end {
-        End::Exit(code) => format!("exit {code}"),
-        End::Signal(signal) => format!("signal {signal}"),
-        End::Timeout => "timeout".into(),
-        End::NotStarted => "not started".into(),
-        End::Ended => "ended by the run".into(),
-    }
-}
-
 /// Hands results to the writer.
 pub struct Results {
     /// How they look.
@@ -293,7 +321,7 @@ impl Sink<Ran> for Results {
             outcome_hash: resume.outcome_hash,
         };
         for (seq, envelope) in batch.drain() {
-            self.add(&mut group, seq, &envelope);
+            self.add(&mut group, seq, envelope);
         }
         let taken = self.writer.send(group);
         if taken { Ok(()) } else { Err(SinkError::transient("the writer has ended")) }
@@ -301,20 +329,99 @@ impl Sink<Ran> for Results {
 }
 
 impl Results {
-    fn add(&self, group: &mut Group, seq: u64, envelope: &Envelope<Ran>) {
+    fn add(&self, group: &mut Group, seq: u64, envelope: Envelope<Ran>) {
         use sprag_lanes::journal::Outcome as Kept;
-        let failed = self.failures.lock().remove(&seq);
-        let (outcome, ran) = match &envelope.verdict {
+        let failed = self.failures.take(seq);
+        let (outcome, ran) = match envelope.verdict {
             Verdict::Success(ran) => (Kept::Success, Some(ran)),
             Verdict::Skip(_) => (Kept::Skip, None),
-            Verdict::Fail(..) => (Kept::Fail, failed.as_ref()),
-            Verdict::Cancel => (Kept::Cancel, failed.as_ref()),
+            Verdict::Fail(_, words) => (Kept::Fail, failed.map(|ran| ran.with_output(&words))),
+            Verdict::Cancel => (Kept::Cancel, failed),
         };
         let attempts = u32::from(envelope.attempts);
         group.ends.push(Ended { outcome, attempts });
-        let ran = ran.map(|ran| (&ran.item, &ran.finished));
+        let ran = ran.as_ref().map(|ran| (&ran.item, &ran.finished));
         let settled = Settled { seq, outcome, attempts, ran };
         self.format.out(&settled, &mut group.out);
         self.format.err(&settled, &mut group.err);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
+    use clap::Parser;
+    use sprag_lanes::{Config, Lanes};
+
+    use super::*;
+    use crate::map::args::RunArgs;
+    use crate::map::inbox::{Found, inbox};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn commands(line: &Line, control: &Control, failures: &Arc<Failures>) -> Commands {
+        Commands {
+            template: Template::new(&line.run.words, None),
+            limits: Limits { timeout: None, stderr: line.run.stderr },
+            retry_exit: None,
+            retries: 0,
+            halt: Halt::Never,
+            grace: Duration::ZERO,
+            format: Format::new(&line.run),
+            groups: Arc::default(),
+            control: control.clone(),
+            stop: Arc::default(),
+            failures: Arc::clone(failures),
+            halted: Arc::default(),
+            succeeded: 0.into(),
+            failed: 0.into(),
+        }
+    }
+
+    #[test]
+    fn the_output_of_failed_items_is_weighed_while_it_waits_and_comes_out_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
+        fs::write(folder.path().join("bytes"), &bytes).unwrap();
+        let script = format!(
+            "cd {}; [ {{}} = a ] && {{ until [ -e go ]; do sleep 0.01; done; exit 0; }}; \
+             cat bytes; cat bytes >&2; exit 1",
+            folder.path().display()
+        );
+        let line = Line::parse_from(["map", "--keep-failed", "--", &script]);
+        let (control, failures) = (Control::new(), Arc::<Failures>::default());
+        let (writer, receiver) = inbox(false);
+        let results = Results { format: Format::new(&line.run), failures, writer };
+        let commands = commands(&line, &control, &results.failures);
+        let source = ItemSource {
+            items: Items::Words(["a", "b"].map(OsString::from).into()),
+            again: None,
+            read: 0,
+            stop: Arc::default(),
+            cut_short: Arc::default(),
+        };
+        let lanes = Lanes::new(Config { threads: 2, max_claim: 1, ..Config::default() });
+        let lanes = lanes.control(&control);
+        let run = std::thread::spawn(move || {
+            let attempt = move |item: &Item, context: &Context<'_>| commands.attempt(item, context);
+            lanes.run(source, attempt, results).unwrap().summary
+        });
+        let begun = Instant::now();
+        while control.observe().is_none_or(|now| now.buffered_bytes < 2 << 20) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "2 MiB wait and weigh nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs::write(folder.path().join("go"), "").unwrap();
+        assert_eq!(run.join().unwrap().counts.fail, 1);
+        let Found::Group(group) = receiver.take(Duration::ZERO, Duration::ZERO) else {
+            panic!("nothing was handed over")
+        };
+        assert!(group.out == bytes && group.err == bytes, "some bytes are others");
     }
 }

@@ -76,6 +76,17 @@ impl Format {
         }
     }
 
+    /// Lets go of what will never be written of a command that failed.
+    pub fn trim_failed(self, finished: &mut Finished) {
+        if self.layout != Layout::Records && !self.keep_failed {
+            finished.stdout = Vec::new();
+        }
+        match self.stderr {
+            StderrPolicy::Ordered | StderrPolicy::Failed => {}
+            StderrPolicy::Pass | StderrPolicy::Drop => finished.stderr = Vec::new(),
+        }
+    }
+
     /// Appends what goes to the output.
     pub fn out(self, settled: &Settled<'_>, out: &mut Vec<u8>) {
         if self.layout == Layout::Records {

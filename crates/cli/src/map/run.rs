@@ -261,6 +261,7 @@ fn commands(plan: &Plan<'_>, shared: &Shared, failures: &Arc<Failures>) -> Comma
         retries: args.retries,
         halt: args.halt,
         grace: Duration::from_millis(args.grace),
+        format: Format::new(args),
         groups: Arc::clone(&shared.groups),
         control: shared.control.clone(),
         stop: Arc::clone(&shared.stop),

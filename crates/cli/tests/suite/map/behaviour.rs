@@ -142,6 +142,20 @@ fn the_summary_is_the_same_for_any_number_of_jobs() {
 }
 
 #[test]
+fn what_failed_items_print_in_vain_takes_no_memory() {
+    let bench = Bench::new(60);
+    // The first one holds up the others; the last one looks at what they have cost the run until then.
+    let script = "[ {} = 1 ] && { until [ -e over ]; do sleep 0.01; done; exit 0; }; \
+                  [ {} = 60 ] && { grep VmHWM /proc/$PPID/status; touch over; exit 0; }; \
+                  head -c 4000000 /dev/zero; exit 1";
+    let said = run(bench.bare(&["-j2", "-a", "items", "--", script]));
+    assert_eq!(said.code, 1, "{}", said.stderr);
+    let peak: Vec<&str> = said.stdout.split_whitespace().collect();
+    let ["VmHWM:", kib, "kB"] = peak[..] else { panic!("{}", said.stdout) };
+    assert!(kib.parse::<u64>().unwrap() < 120_000, "{kib} KiB for 232 MB");
+}
+
+#[test]
 fn an_output_that_takes_no_more_ends_the_run() {
     map(&["--out", "/dev/full", "echo", ":::", "a", "b"], "").refused("INPUT_UNREADABLE");
     let said = map(&["--out", "/dev/null", "echo", ":::", "a"], "");
