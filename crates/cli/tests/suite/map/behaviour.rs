@@ -142,6 +142,33 @@ fn the_summary_is_the_same_for_any_number_of_jobs() {
 }
 
 #[test]
+fn the_summary_can_go_to_a_file() {
+    let bench = Bench::new(8);
+    run(bench.command(&["--summary=told.json"])).refused("ITEMS_FAILED");
+    let told = std::fs::read_to_string(bench.path("told.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["total"], &told["counts"]["fail"]), (&8.into(), &1.into()));
+    assert_eq!(told["output_bytes"], bench.out().len());
+    run(bench.command(&["--summary=/does/not/exist/told.json"])).refused("INPUT_UNREADABLE");
+}
+
+#[test]
+fn a_terminal_shows_how_the_run_goes_unless_it_is_to_be_quiet() {
+    let on_terminal = |option: &str| {
+        let line =
+            format!("{} map {option} 'sleep 0.3; echo' ::: a b", env!("CARGO_BIN_EXE_sprag"));
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
+        script.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        run(script).stdout
+    };
+    let shown = on_terminal("");
+    assert!(shown.contains("cursor 0, lag ") && shown.contains("/2 "), "{shown}");
+    assert_eq!(on_terminal("-q"), "a\r\nb\r\n");
+    assert_eq!(on_terminal("--quiet"), "a\r\nb\r\n");
+}
+
+#[test]
 fn what_failed_items_print_in_vain_takes_no_memory() {
     let bench = Bench::new(60);
     // The first one holds up the others; the last one looks at what they have cost the run until then.
