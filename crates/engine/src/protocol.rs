@@ -315,8 +315,13 @@ impl Step {
         .collect()
     }
 
+    /// What does a step that was checked: one of the keys above, or the batch that they are for.
+    pub(crate) fn done_by(&self) -> &'static str {
+        if self.batch.is_some() { "batch" } else { self.kinds().first().copied().unwrap_or("steps") }
+    }
+
     /// Whether a worker does it, of a service or of Sprag's own.
-    fn is_work(&self) -> bool {
+    pub(crate) fn is_work(&self) -> bool {
         !self.service.is_empty() || self.exec.is_some() || self.http.is_some()
     }
 

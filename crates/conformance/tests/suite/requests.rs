@@ -105,6 +105,20 @@ impl<W: World> Desk<W> {
     }
 }
 
+const GRAPH: &str = "
+protocol_id: graph.v1
+request_types: [GRAPH]
+steps:
+  - step_id: all
+    for_each: input.items
+    steps:
+      - {step_id: one, service: GOOD}
+      - {step_id: rest, sleep: 1s}
+  - {step_id: many, service: GOOD, batch: {items: input.items}}
+  - {step_id: yes, wait: {signal: approval}}
+  - {step_id: other, job: {request_type: WAIT, input: input}}
+";
+
 fn document(request_type: &str, fingerprint: &str) -> Vec<u8> {
     serde_json::json!({
         "tenant_id": "t1", "request_type": request_type, "inputs": {"fingerprint": fingerprint},
@@ -381,6 +395,54 @@ on_both_stores! {
         desk.draft(bare).await;
         let refusal = desk.engine.request_confirm(bare, false, None).await.unwrap_err();
         assert_eq!(refusal.field("check").unwrap().to_string(), "envelope");
+        desk.close().await;
+    }
+
+    async fn a_draft_whose_payload_the_protocol_does_not_take_is_not_confirmed_until_it_is_mended<W>(play: &Play<W>) {
+        let desk = Desk::open(play).await;
+        let mut sums = Protocol::new("sums.v1", "SUMS").step("add", "GOOD");
+        sums.steps[0].payload_schema = Some(serde_json::json!({"required": ["num"]}));
+        desk.engine.put_protocol(&sums).await.unwrap();
+        let id = desk.create("SUMS", "a").await.facts.request_id;
+        let draft: serde_json::Value =
+            serde_json::from_str(&desk.draft(id).await.draft.unwrap()).unwrap();
+        assert_eq!((&draft["checks"][2]["name"], &draft["checks"][2]["passed"]),
+            (&"payload".into(), &false.into()), "{draft}");
+        for run in [false, true] {
+            let refusal = desk.engine.request_confirm(id, run, None).await.unwrap_err();
+            assert_eq!(refusal.code(), Code::DraftBlocked);
+            assert_eq!(refusal.field("check").unwrap().to_string(), "payload");
+        }
+        assert_eq!(desk.show(id).await.status(), DraftReady);
+        let edit = br#"{"envelope":{"input_ref":"in","output_ref":"out","payload":{"num":7},"schema_version":"1"}}"#;
+        desk.engine.request_draft(id, edit, None).await.unwrap();
+        desk.engine.request_confirm(id, true, None).await.unwrap();
+        desk.reaches(id, Succeeded).await;
+        desk.close().await;
+    }
+
+    async fn a_draft_shows_every_step_of_a_graph_and_what_does_it<W>(play: &Play<W>) {
+        let desk = Desk::open(play).await;
+        let graph = Protocol::read(GRAPH).unwrap();
+        desk.engine.put_protocol(&graph).await.unwrap();
+        let id = desk.create("GRAPH", "a").await.facts.request_id;
+        let draft: serde_json::Value =
+            serde_json::from_str(&desk.draft(id).await.draft.unwrap()).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or("-").to_owned();
+        let shown: Vec<String> = draft["steps"].as_array().unwrap().iter().map(|step| {
+            let [id, kind, service, within] =
+                ["stepId", "kind", "service", "within"].map(|key| text(&step[key]));
+            format!("{id} {kind} {service} {within} {}", step["payload"])
+        }).collect();
+        let handed = r#"{"n":null}"#;
+        assert_eq!(shown, [
+            "all steps - - null".to_owned(),
+            format!("one service GOOD all {handed}"),
+            "rest sleep - all null".to_owned(),
+            format!("many batch GOOD - {handed}"),
+            "yes wait - - null".to_owned(),
+            "other job - - null".to_owned(),
+        ]);
         desk.close().await;
     }
 

@@ -80,6 +80,35 @@ fn q4_q18_illegal_moves_have_the_codes_of_the_library() {
 }
 
 #[test]
+fn a_draft_whose_payload_the_protocol_does_not_take_is_not_confirmed_until_it_is_mended() {
+    let house = House::open();
+    let caller = house.admin();
+    let protocol = json!({
+        "protocol_id": "sums.v1", "request_types": ["SUMS"],
+        "steps": [{"step_id": "add", "service": "adder", "payload_schema": {"required": ["num"]}}],
+    });
+    caller.call("PUT", "/v1/protocols/sums.v1", protocol.to_string()).ok();
+    let mut document = new("a");
+    document["request_type"] = "SUMS".into();
+    let id = caller.post("/v1/requests", &document).ok()["requestId"].as_str().unwrap().to_owned();
+    let draft = caller.post(&format!("/v1/requests/{id}/draft"), &json!({})).ok();
+    let check = &draft["draft"]["checks"][2];
+    assert_eq!((&check["name"], &check["passed"]), (&"payload".into(), &false.into()), "{draft}");
+    assert!(check["reason"].as_str().unwrap().starts_with("PAYLOAD_INVALID"), "{draft}");
+    for run in [false, true] {
+        let refused = caller.post(&format!("/v1/requests/{id}/confirm"), &json!({"run": run}));
+        refused.refused(422, "DRAFT_BLOCKED");
+        assert_eq!(refused.json()["fields"]["check"], "payload");
+    }
+    document["envelope"]["payload"] = json!({"num": 1});
+    let edit = json!({"envelope": document["envelope"]});
+    caller.post(&format!("/v1/requests/{id}/draft"), &edit).ok();
+    let ran = caller.post(&format!("/v1/requests/{id}/confirm"), &json!({})).ok();
+    assert_eq!(ran["status"], "queued");
+    house.close();
+}
+
+#[test]
 fn of_many_confirms_at_once_one_makes_the_job() {
     let house = House::open();
     let caller = house.caller(&["submit", "read"], Some("t1"));
