@@ -23,9 +23,15 @@ pub struct Caller {
     pub token_id: String,
     scopes: Scopes,
     tenant_id: Option<String>,
+    text: TokenText,
 }
 
 impl Caller {
+    /// What it showed, to be asked about again by whoever serves it for longer than a moment.
+    pub(crate) fn text(&self) -> &TokenText {
+        &self.text
+    }
+
     /// Refuses a caller whose token does not allow this.
     pub fn expect(&self, scope: Scope) -> Result<(), Refused> {
         if self.scopes.allow(scope) {
@@ -96,7 +102,12 @@ impl Guests {
         {
             return Err(refused());
         }
-        Ok(Caller { token_id: known.token_id, scopes: known.scopes, tenant_id: known.tenant_id })
+        Ok(Caller {
+            token_id: known.token_id,
+            scopes: known.scopes,
+            tenant_id: known.tenant_id,
+            text: text.clone(),
+        })
     }
 
     fn recall(&self, token_id: &str) -> Option<TokenView> {
@@ -131,7 +142,7 @@ impl Rates {
         Self { rate: rate.into(), burst: burst.max(1).into(), left: Mutex::default() }
     }
 
-    /// Takes one call out of the caller's bucket.
+    /// Takes one call, or one line of a call, out of the caller's bucket.
     pub(crate) fn take(&self, caller: &Caller) -> Result<(), Refusal> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if left.len() >= MAX_REMEMBERED {

@@ -1,5 +1,6 @@
 //! The feed as server-sent events. A reader that was cut off names the last event it has seen and misses
-//! nothing: `Last-Event-ID` or `?after=`.
+//! nothing: `Last-Event-ID` or `?after=`. A stream outlives the call that opened it, so its token is asked about at
+//! every look: one that is taken back or expires ends its streams.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -100,7 +101,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next piece of the stream; none when the server stops.
+    /// The next piece of the stream; none when the server stops, or the token is not good any more.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         if std::mem::take(&mut self.is_first) {
             // Something at once, so that the reader knows that it is connected.
@@ -108,7 +109,7 @@ impl Reader {
         }
         let mut stopping = self.app.stopping.subscribe();
         loop {
-            if *stopping.borrow() {
+            if *stopping.borrow() || self.is_refused().await {
                 return None;
             }
             // A store that is away is asked again: the place is kept.
@@ -130,6 +131,14 @@ impl Reader {
                 _ = stopping.wait_for(|stop| *stop) => return None,
             }
         }
+    }
+
+    /// Whether the token that opened the stream has been taken back, or has expired. A store that is away
+    /// does not say so.
+    async fn is_refused(&self) -> bool {
+        let store = self.app.engine.store();
+        let asked = self.app.guests.admit(store, self.caller.text()).await;
+        asked.is_err_and(|refusal| refusal.code() == Code::Unauthenticated)
     }
 
     /// What is new for this reader, as text, and whether there may be more at once.
