@@ -1,6 +1,6 @@
 //! The engine as its user sees it: build it, submit to it, stop it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -237,6 +237,7 @@ impl<S: Store> EngineBuilder<S> {
         let max_envelope_bytes = self.config.max_envelope_bytes;
         let (ended, closings) = (Arc::new(Notify::new()), Arc::<Closings>::default());
         let is_told = Hears::default();
+        let hooks = self.hooks.keys().cloned().collect();
         let mut beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
         beside.listen(store.clone(), ops.clone(), is_told.clone());
         let (rhythm, heart) = (Arc::new(Notify::new()), ops.clone());
@@ -278,6 +279,7 @@ impl<S: Store> EngineBuilder<S> {
             closings,
             rhythm,
             abilities,
+            hooks,
             max_envelope_bytes,
         })
     }
@@ -402,6 +404,8 @@ pub struct Engine<S: Store> {
     /// Tells the scheduler of a new tick.
     pub(crate) rhythm: Arc<Notify>,
     pub(crate) abilities: Abilities,
+    /// The hooks that it can call.
+    pub(crate) hooks: HashSet<String>,
     pub(crate) max_envelope_bytes: usize,
 }
 

@@ -317,7 +317,11 @@ impl Step {
 
     /// What does a step that was checked: one of the keys above, or the batch that they are for.
     pub(crate) fn done_by(&self) -> &'static str {
-        if self.batch.is_some() { "batch" } else { self.kinds().first().copied().unwrap_or("steps") }
+        if self.batch.is_some() {
+            "batch"
+        } else {
+            self.kinds().first().copied().unwrap_or("steps")
+        }
     }
 
     /// Whether a worker does it, of a service or of Sprag's own.

@@ -38,9 +38,13 @@ impl Registry {
 }
 
 impl<S: Store> Engine<S> {
-    /// Registers a protocol. The same content again is a no-op, other content under its id is refused.
+    /// Registers a protocol. The same content again is a no-op, other content under its id is refused. So is a
+    /// hook that this engine does not have: its tasks would wait for ever, and keep their jobs from being deleted.
     pub async fn put_protocol(&self, protocol: &Protocol) -> Result<(), Refusal> {
         self.abilities.expect(protocol)?;
+        if let Some(hook) = protocol.on_end.iter().find(|hook| !self.hooks.contains(*hook)) {
+            return Err(Refusal::new(Code::HookUnknown).with("hook", hook.clone()));
+        }
         self.store().put_protocol(&protocol.protocol_id, &protocol.to_json()).await?;
         self.registry.forget();
         Ok(())

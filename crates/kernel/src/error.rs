@@ -248,6 +248,9 @@ codes! {
     StepKindRefused = "STEP_KIND_REFUSED", Rejected, 403,
         "the configuration of this engine does not allow steps of this kind",
         "allow it (`sprag serve --allow-exec` for exec), or have an engine run it that may";
+    HookUnknown = "HOOK_UNKNOWN", Rejected, 422,
+        "the protocol names a hook in `on_end` that this engine does not have, so nobody would be told",
+        "take it out (`sprag serve` has no hooks), or register it with the program that has the hook";
     PayloadInvalid = "PAYLOAD_INVALID", Rejected, 422,
         "the payload does not fit the schema that the protocol has for it",
         "correct it at the pointer named";
