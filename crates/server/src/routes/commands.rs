@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::call::{Document, json, read};
 use crate::guard::traceparent;
 use crate::guests::Caller;
-use crate::problem::{Answered, Problem, invalid};
+use crate::problem::{Answered, Problem, Refused, invalid};
 use crate::traces::Parent;
 
 /// How many lines of one call are submitted at a time; the engine commits them in groups.
@@ -35,7 +35,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 #[derive(ToSchema)]
 #[allow(dead_code)] // read by the engine; here for the document
 pub(crate) struct Envelope {
-    /// Whose job it is; the token's tenant if it has one.
+    /// Whose job it is; for a token with a tenant, that one.
     #[schema(max_length = 200, min_length = 1)]
     tenant_id: String,
     /// What is asked for; names the protocol.
@@ -106,7 +106,8 @@ impl From<Submitted> for SubmittedShape {
     }
 }
 
-/// Submits an envelope; with `application/x-ndjson` one per line, answered line by line.
+/// Submits an envelope; with `application/x-ndjson` one per line, answered line by line. Each line counts as a call
+/// for the tenant's rate; those above it are answered `RATE_LIMITED` and may be sent again.
 #[utoipa::path(
     post, path = "/v1/commands", tag = "jobs", security(("token" = ["submit"])),
     request_body(content(
@@ -170,9 +171,15 @@ async fn submit_lines(app: &App, caller: &Caller, call: Request) -> Answered<Res
         .filter(|line| !line.is_empty())
         .map(|line| body.slice_ref(line))
         .collect();
-    let answers = futures_util::stream::iter(lines)
-        .map(|line| async move {
-            match submit_one(app, caller, &line, trace).await {
+    let answers = futures_util::stream::iter(lines.into_iter().enumerate())
+        .map(|(n, line)| async move {
+            // The call itself has paid for its first line.
+            let paid = if n == 0 { Ok(()) } else { app.rates.take(caller).map_err(Refused) };
+            let submitted = match paid {
+                Ok(()) => submit_one(app, caller, &line, trace).await,
+                Err(refused) => Err(refused),
+            };
+            match submitted {
                 Ok(submitted) => serde_json::to_string(&submitted),
                 Err(refused) => serde_json::to_string(&Problem::from(&refused.0)),
             }

@@ -40,7 +40,7 @@ fn shown(status: StatusCode, view: &RequestView) -> Response {
 #[derive(ToSchema)]
 #[allow(dead_code)] // read by the engine; here for the document
 struct NewRequestShape {
-    /// Whose it is; the token's tenant if it has one.
+    /// Whose it is; for a token with a tenant, that one.
     tenant_id: String,
     /// What is asked for; names the protocol.
     request_type: String,

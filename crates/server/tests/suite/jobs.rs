@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -41,6 +42,39 @@ fn lines_are_answered_line_by_line_and_a_bad_one_harms_no_other() {
     let again: Vec<serde_json::Value> =
         again.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(again.iter().zip(&lines).all(|(again, first)| again["jobId"] == first["jobId"]));
+    house.close();
+}
+
+#[test]
+fn lines_above_the_rate_of_a_tenant_are_refused_and_may_be_sent_again() {
+    let house = House::open_with(|settings| (settings.rate, settings.burst) = (1, 100));
+    let caller = house.caller(&["submit"], Some("t1"));
+    let body: Vec<String> = (0..300).map(|n| envelope("t1", n).to_string()).collect();
+    let kind = [("content-type", "application/x-ndjson")];
+    let answer = caller.call_with("POST", "/v1/commands", &kind, body.join("\n"));
+    assert_eq!(answer.status, 200);
+    let lines: Vec<serde_json::Value> =
+        answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 300);
+    let created = lines.iter().filter(|line| line["created"] == true).count();
+    let limited = lines.iter().filter(|line| line["error_code"] == "RATE_LIMITED").count();
+    assert!((100..200).contains(&created), "{created}");
+    assert_eq!(created + limited, 300);
+    assert!(lines[..100].iter().all(|line| line["created"] == true), "the first ones pass");
+    house.close();
+}
+
+#[test]
+fn a_protocol_whose_hook_nobody_here_has_is_refused() {
+    let house = House::open();
+    let protocol = json!({
+        "protocol_id": "told.v1", "request_types": ["TOLD"], "on_end": ["tell-the-archive"],
+        "steps": [{"step_id": "only", "service": "reader"}],
+    });
+    let refused = house.admin().call("PUT", "/v1/protocols/told.v1", protocol.to_string());
+    refused.refused(422, "HOOK_UNKNOWN");
+    assert_eq!(refused.json()["fields"]["hook"], "tell-the-archive");
+    house.admin().get("/v1/protocols/told.v1").refused(404, "PROTOCOL_NOT_FOUND");
     house.close();
 }
 
@@ -101,13 +135,12 @@ fn a_job_has_an_etag_and_two_cancels_are_one() {
     house.close();
 }
 
-/// The `id` and `data` lines of a stream, until so many events were seen.
-pub(crate) fn stream(
+/// The lines of a stream.
+fn lines(
     caller: &Caller,
     path: &str,
     last: Option<&str>,
-    count: usize,
-) -> Vec<(String, serde_json::Value)> {
+) -> impl Iterator<Item = std::io::Result<String>> + use<> {
     let address = caller.url.strip_prefix("http://").unwrap();
     let mut socket = TcpStream::connect(address).unwrap();
     let token = caller.token.as_ref().unwrap();
@@ -117,9 +150,20 @@ pub(crate) fn stream(
         "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n{last}\r\n"
     )
     .unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    BufReader::new(socket).lines()
+}
+
+/// The `id` and `data` lines of a stream, until so many events were seen.
+pub(crate) fn stream(
+    caller: &Caller,
+    path: &str,
+    last: Option<&str>,
+    count: usize,
+) -> Vec<(String, serde_json::Value)> {
     let mut events = Vec::new();
     let mut id = String::new();
-    for line in BufReader::new(socket).lines() {
+    for line in lines(caller, path, last) {
         let line = line.unwrap();
         if let Some(cursor) = line.strip_prefix("id: ") {
             id = cursor.to_owned();
@@ -131,6 +175,28 @@ pub(crate) fn stream(
         }
     }
     events
+}
+
+#[test]
+fn a_stream_ends_when_its_token_is_taken_back_or_expires() {
+    let house = House::open();
+    let admin = house.admin();
+    admin.post("/v1/commands", &envelope("t1", 1)).ok();
+    for (lifetime_ms, is_revoked) in [(None, true), (Some(1_000), false)] {
+        let made =
+            admin.post("/v1/tokens", &json!({"scopes": ["read"], "lifetime_ms": lifetime_ms})).ok();
+        let reader = Caller::new(&house.url, made["token"].as_str());
+        let mut lines = lines(&reader, "/v1/events", None);
+        let has_event = lines.by_ref().any(|line| line.unwrap().starts_with("data: "));
+        assert!(has_event, "it reads while the token is good");
+        if is_revoked {
+            admin.call("DELETE", &format!("/v1/tokens/{}", made["token_id"].as_str().unwrap()), "");
+        }
+        // Ends, before the socket gives up waiting.
+        lines.for_each(|line| drop(line.unwrap()));
+        reader.get("/v1/jobs").refused(401, "UNAUTHENTICATED");
+    }
+    house.close();
 }
 
 #[test]
