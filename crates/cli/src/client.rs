@@ -1,14 +1,20 @@
-//! Calling a server: found by flag, environment or data folder, with a token that is found the same way.
+//! Calling a server: found by flag, environment or data folder, with a token that is found the same way. The token
+//! of a folder is for the server of that folder; no other server is shown it.
+//!
+//! A command that waits for a server says so on stderr, once, and again when the server is back.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
 use sprag_kernel::{Code, Refusal};
 use sprag_server::folder::Folder;
+use ureq::http::Uri;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::output::unreadable;
@@ -26,7 +32,8 @@ pub struct ServerArgs {
     /// The server's URL; found in the data folder if not given.
     #[arg(long, global = true, value_name = "URL", env = "SPRAG_SERVER", hide_env_values = true)]
     server: Option<String>,
-    /// The token; the admin's, from the data folder, if not given.
+    /// The token; the admin's, from the data folder, if not given. Needed with a server that is not the
+    /// folder's own.
     #[arg(long, global = true, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// The server's data folder [default: ./sprag-data]
@@ -48,6 +55,8 @@ pub struct Client {
     agent: ureq::Agent,
     url: String,
     token: String,
+    /// Whether somebody was told that the server does not answer.
+    is_away: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -59,8 +68,16 @@ impl Client {
             Refusal::new(Code::ServerUnreachable)
                 .with("reason", format!("no {what} was given, and {} has none", folder.display()))
         };
-        let url = args.server.clone().or(url).ok_or_else(|| missing("server"))?;
-        let token = args.token.clone().or(token).ok_or_else(|| missing("token"))?;
+        let (url, own) = (args.server.clone().or_else(|| url.clone()), url);
+        let url = url.ok_or_else(|| missing("server"))?;
+        let place = place(&url)?;
+        let is_own = own.is_some_and(|own| self::place(&own).is_ok_and(|own| own == place));
+        let token = match (&args.token, token) {
+            (Some(given), _) => given.clone(),
+            (None, Some(token)) if is_own => token,
+            (None, Some(_)) => return Err(foreign(&url, &folder)),
+            (None, None) => return Err(missing("token")),
+        };
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE));
@@ -68,7 +85,7 @@ impl Client {
             config = config.tls_config(TlsConfig::builder().root_certs(authorities(path)?).build());
         }
         let url = url.trim_end_matches('/').to_owned();
-        Ok(Self { agent: config.build().into(), url, token })
+        Ok(Self { agent: config.build().into(), url, token, is_away: Arc::default() })
     }
 
     /// A server whose address and token are known.
@@ -76,37 +93,73 @@ impl Client {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE));
-        Self { agent: config.build().into(), url: url.to_owned(), token: token.to_owned() }
+        let (url, token) = (url.to_owned(), token.to_owned());
+        Self { agent: config.build().into(), url, token, is_away: Arc::default() }
     }
 
     /// Calls, and reads the answer. Problem details become the refusal that they were.
     pub fn call(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Refusal> {
-        let text = self.read(self.send(method, path, "application/json", body)?)?;
+        self.call_if(method, path, None, body)
+    }
+
+    /// The same, if what the path names has this version.
+    pub fn call_if(
+        &self,
+        method: &str,
+        path: &str,
+        version: Option<&str>,
+        body: &[u8],
+    ) -> Result<Value, Refusal> {
+        let text = self.read(self.send(method, path, "application/json", version, body)?)?;
         serde_json::from_str(&text).map_err(|error| self.unreachable(error.to_string()))
+    }
+
+    /// Says that the server does not answer and is asked again; once, until it is back.
+    pub fn waits(&self, refusal: &Refusal) {
+        if !self.is_away.swap(true, Ordering::Relaxed) {
+            // Nothing can be done for a caller that has closed stderr.
+            let _ = writeln!(std::io::stderr(), "{refusal}\nTrying again until it answers.");
+        }
+    }
+
+    fn is_back(&self) {
+        if self.is_away.swap(false, Ordering::Relaxed) {
+            let _ = writeln!(std::io::stderr(), "{} answers again.", self.url);
+        }
     }
 
     /// Submits many envelopes, one per line, and reads one answer per line.
     pub fn submit_lines(&self, lines: &[u8]) -> Result<String, Refusal> {
-        self.read(self.send("POST", "/v1/commands", "application/x-ndjson", lines)?)
+        self.read(self.send("POST", "/v1/commands", "application/x-ndjson", None, lines)?)
     }
 
     /// An answer that is read as it comes.
     pub fn stream(&self, path: &str) -> Result<impl BufRead + use<>, Refusal> {
-        let response = self.send("GET", path, "application/json", b"")?;
+        let response = self.send("GET", path, "application/json", None, b"")?;
         Ok(BufReader::new(response.into_body().into_reader()))
     }
 
     /// Calls, and hands over a good answer as it begins.
-    fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Heard, Refusal> {
-        let call = ureq::http::Request::builder()
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        version: Option<&str>,
+        body: &[u8],
+    ) -> Result<Heard, Refusal> {
+        let mut call = ureq::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
             .header("authorization", format!("Bearer {}", self.token))
-            .header("content-type", kind)
-            .body(body);
-        let call = call.map_err(|error| self.unreachable(error.to_string()))?;
+            .header("content-type", kind);
+        if let Some(version) = version {
+            call = call.header("if-match", format!("\"{version}\""));
+        }
+        let call = call.body(body).map_err(|error| self.unreachable(error.to_string()))?;
         let response = self.agent.run(call).map_err(|error| self.unreachable(error.to_string()))?;
         if response.status().is_success() {
+            self.is_back();
             return Ok(response);
         }
         let text = self.read(response)?;
@@ -154,14 +207,42 @@ fn refused(problem: &Value) -> Refusal {
         return Refusal::new(Code::ServerUnreachable).with("reason", problem.to_string());
     };
     let fields = problem["fields"].as_object().into_iter().flatten();
-    let said: Vec<String> = fields
-        .map(|(name, value)| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            format!("{name}: {text}")
-        })
-        .collect();
-    let refusal = Refusal::new(*code);
-    if said.is_empty() { refusal } else { refusal.with("detail", said.join(", ")) }
+    fields.fold(Refusal::new(*code), |refusal, (name, value)| match value {
+        Value::String(text) => refusal.with(name.clone(), text.clone()),
+        Value::Number(number) if number.is_i64() => {
+            refusal.with(name.clone(), number.as_i64().unwrap_or_default())
+        }
+        other => refusal.with(name.clone(), other.to_string()),
+    })
+}
+
+/// What makes a server this server: scheme, host and port. A URL without them can never answer.
+fn place(url: &str) -> Result<(bool, String, u16), Refusal> {
+    let invalid = |reason: &'static str| {
+        Refusal::new(Code::ConfigInvalid)
+            .with("field", "server")
+            .with("value", url.to_owned())
+            .with("reason", reason)
+    };
+    let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
+    let is_tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        Some(_) | None => return Err(invalid("does not begin with http:// or https://")),
+    };
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| invalid("has no host"))?;
+    let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    Ok((is_tls, host.to_ascii_lowercase(), port))
+}
+
+/// The refusal to show the token of a folder to another server than the folder's.
+fn foreign(url: &str, folder: &Path) -> Refusal {
+    let reason = format!(
+        "the token in {} is for the server of that folder, which this is not; give the token of this server with \
+         --token or SPRAG_TOKEN",
+        folder.display()
+    );
+    Refusal::new(Code::Unauthenticated).with("server", url.to_owned()).with("reason", reason)
 }
 
 fn authorities(path: &Path) -> Result<RootCerts, Refusal> {

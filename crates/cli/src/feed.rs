@@ -42,7 +42,9 @@ impl Feed {
                         return Ok(());
                     }
                 }
-                Err(refusal) if passes(&refusal) && last.elapsed() < AWAY => {}
+                Err(refusal) if passes(&refusal) && last.elapsed() < AWAY => {
+                    self.client.waits(&refusal);
+                }
                 Err(refusal) => return Err(refusal.into()),
             }
             std::thread::sleep(REST);

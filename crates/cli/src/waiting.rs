@@ -33,7 +33,9 @@ pub fn wait(client: &Client, job_id: &str, limit: Option<Duration>) -> Result<Va
                 }
                 view.show(client, &path, &job);
             }
-            Err(refusal) if passes(&refusal) && heard.elapsed() < AWAY => view.away(),
+            Err(refusal) if passes(&refusal) && heard.elapsed() < AWAY => {
+                view.away(client, &refusal);
+            }
             Err(refusal) => return Err(refusal),
         }
         if limit.is_some_and(|limit| begun.elapsed() >= limit) {
@@ -88,9 +90,10 @@ impl View {
         bar.set_message(format!("{state}, {done} of {} steps; {}", steps.len(), named.join(", ")));
     }
 
-    fn away(&self) {
-        if let Some(bar) = &self.0 {
-            bar.set_message("the server does not answer; waiting for it");
+    fn away(&self, client: &Client, refusal: &Refusal) {
+        match &self.0 {
+            Some(bar) => bar.set_message(format!("waiting for the server: {refusal}")),
+            None => client.waits(refusal),
         }
     }
 }

@@ -495,7 +495,7 @@ impl fmt::Display for Field {
 #[must_use]
 pub struct Refusal {
     code: Code,
-    fields: Vec<(&'static str, Field)>,
+    fields: Vec<(Cow<'static, str>, Field)>,
 }
 
 impl Refusal {
@@ -506,8 +506,8 @@ impl Refusal {
     }
 
     /// The same refusal with one more field.
-    pub fn with(mut self, name: &'static str, value: impl Into<Field>) -> Self {
-        self.fields.push((name, value.into()));
+    pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Field>) -> Self {
+        self.fields.push((name.into(), value.into()));
         self
     }
 
@@ -517,7 +517,7 @@ impl Refusal {
     }
 
     /// The fields in the order they were added.
-    pub fn fields(&self) -> &[(&'static str, Field)] {
+    pub fn fields(&self) -> &[(Cow<'static, str>, Field)] {
         &self.fields
     }
 
@@ -551,7 +551,7 @@ impl std::error::Error for Refusal {}
 /// `{"error_code", "message", "fields"}`, the same on every surface.
 impl Serialize for Refusal {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Fields<'a>(&'a [(&'static str, Field)]);
+        struct Fields<'a>(&'a [(Cow<'static, str>, Field)]);
         impl Serialize for Fields<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))

@@ -1,5 +1,7 @@
 //! A refusal as an HTTP answer: problem details (RFC 9457) with the stable code and its fields.
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -36,8 +38,8 @@ pub struct Problem {
 impl From<&Refusal> for Problem {
     fn from(refusal: &Refusal) -> Self {
         let code = refusal.code();
-        let field = |(name, value): &(&'static str, sprag_kernel::error::Field)| {
-            ((*name).to_owned(), serde_json::to_value(value).unwrap_or(Value::Null))
+        let field = |(name, value): &(Cow<'static, str>, sprag_kernel::error::Field)| {
+            (name.to_string(), serde_json::to_value(value).unwrap_or(Value::Null))
         };
         Self {
             kind: format!("urn:sprag:error:{code}"),

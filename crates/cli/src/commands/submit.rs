@@ -98,8 +98,8 @@ fn submit_all(client: &Client, text: &[u8], output: &mut Output) -> Result<(), F
     let (mut sent, mut refused) = (0, 0_usize);
     while sent < lines.len() {
         let count = fitting(&lines[sent..]);
-        let answers = insist(client, &lines[sent..sent + count].join(&b'\n'))?;
-        for (n, answer) in answers.lines().enumerate() {
+        let answers = submit_some(client, &lines[sent..sent + count])?;
+        for (n, answer) in answers.iter().enumerate() {
             refused += usize::from(!tell(sent + n + 1, answer, output)?);
         }
         // What is committed is told at once.
@@ -123,12 +123,40 @@ fn fitting(lines: &[&[u8]]) -> usize {
     lines.iter().take(CALL_LINES).take_while(fits).count().max(1)
 }
 
+/// One answer per line. Lines that came too fast for the tenant's rate are sent again.
+fn submit_some(client: &Client, lines: &[&[u8]]) -> Result<Vec<String>, Refusal> {
+    let mut answers = vec![String::new(); lines.len()];
+    let mut left: Vec<usize> = (0..lines.len()).collect();
+    loop {
+        let some: Vec<&[u8]> = left.iter().map(|n| lines[*n]).collect();
+        let answered = insist(client, &some.join(&b'\n'))?;
+        for (n, answer) in left.iter().zip(answered.lines()) {
+            answer.clone_into(&mut answers[*n]);
+        }
+        left.retain(|n| is_too_fast(&answers[*n]));
+        if left.is_empty() {
+            return Ok(answers);
+        }
+        std::thread::sleep(REST);
+    }
+}
+
+fn is_too_fast(answer: &str) -> bool {
+    // A job's answer has no such text, so most lines need not be read.
+    answer.contains(Code::RateLimited.name())
+        && serde_json::from_str::<Value>(answer)
+            .is_ok_and(|told| told["error_code"] == Code::RateLimited.name())
+}
+
 /// The same lines again are the same jobs, so a call that was not answered is made again.
 fn insist(client: &Client, lines: &[u8]) -> Result<String, Refusal> {
     let begun = Instant::now();
     loop {
         match client.submit_lines(lines) {
-            Err(refusal) if passes(&refusal) && begun.elapsed() < AWAY => std::thread::sleep(REST),
+            Err(refusal) if passes(&refusal) && begun.elapsed() < AWAY => {
+                client.waits(&refusal);
+                std::thread::sleep(REST);
+            }
             answered => return answered,
         }
     }

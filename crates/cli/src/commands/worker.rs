@@ -122,7 +122,10 @@ impl Worker {
                         self.run(directive);
                     }
                 }
-                Err(refusal) if passes(&refusal) => thread::sleep(AWAY),
+                Err(refusal) if passes(&refusal) => {
+                    self.client.waits(&refusal);
+                    thread::sleep(AWAY);
+                }
                 Err(refusal) => {
                     // The other lanes would hear the same.
                     self.signals.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +205,10 @@ impl Worker {
         loop {
             match self.client.call("POST", "/v1/callbacks/result", body.as_bytes()) {
                 Ok(_) => return,
-                Err(refusal) if passes(&refusal) && !self.is_hurried() => thread::sleep(AWAY),
+                Err(refusal) if passes(&refusal) && !self.is_hurried() => {
+                    self.client.waits(&refusal);
+                    thread::sleep(AWAY);
+                }
                 Err(refusal) => {
                     let _ = writeln!(std::io::stderr(), "{refusal}");
                     if is_success && !passes(&refusal) {

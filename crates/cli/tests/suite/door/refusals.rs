@@ -40,3 +40,31 @@ fn a_caller_without_a_server_is_told_so() {
     let nobody = ["protocol", "list", "--server", "http://127.0.0.1:1", "--token", "t"];
     sprag(&nobody, "").refused("SERVER_UNREACHABLE");
 }
+
+#[test]
+fn the_token_of_a_folder_is_shown_to_the_server_of_that_folder_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().display().to_string();
+    fs::write(folder.path().join("server.url"), "http://127.0.0.1:1\n").unwrap();
+    fs::write(folder.path().join("admin.token"), "secret\n").unwrap();
+    let at = |server: &str| sprag(&["protocol", "list", "--data", &data, "--server", server], "");
+    for other in ["http://127.0.0.1:2", "https://127.0.0.1:1", "http://localhost:1"] {
+        let said = at(other);
+        said.refused("UNAUTHENTICATED");
+        assert!(said.stderr.contains("SPRAG_TOKEN"), "{}", said.stderr);
+    }
+    // It was called: nobody is there.
+    for own in ["http://127.0.0.1:1", "http://127.0.0.1:1/"] {
+        at(own).refused("SERVER_UNREACHABLE");
+    }
+}
+
+#[test]
+fn an_address_that_can_never_answer_is_refused_at_once() {
+    for server in ["127.0.0.1:7070", "localhost", "ftp://127.0.0.1", "http://", "http://a b"] {
+        for command in [&["protocol", "list"][..], &["worker", "--service", "s", "--exec", "cat"]] {
+            let said = sprag(&[command, &["--server", server, "--token", "t"]].concat(), "");
+            said.refused("CONFIG_INVALID");
+        }
+    }
+}

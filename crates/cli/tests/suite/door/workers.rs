@@ -1,5 +1,6 @@
 //! Workers of all kinds: commands that end in every way, and the one of the manual.
 
+use std::io::BufRead;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -115,5 +116,21 @@ fn a_request_is_drafted_confirmed_and_cancelled_and_its_command_hears_of_it() {
     assert!(worker.stop().success());
     let job_id = house.json(&["request", "show", &id], "")["jobId"].as_str().unwrap().to_owned();
     assert_eq!(house.job(&job_id)["state"], "CANCELLED");
+    house.close();
+}
+
+#[test]
+fn a_worker_says_that_its_server_is_away_and_when_it_is_back() {
+    let mut house = House::open();
+    house.server.take().unwrap().kill();
+    let mut worker = house.command(&["worker", "--service", "reader", "--exec", "cat"]);
+    let mut worker = Running::start(worker.stderr(std::process::Stdio::piped()));
+    let mut said = std::io::BufReader::new(worker.0.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    assert!(first.starts_with("SERVER_UNREACHABLE"), "{first}");
+    house.serve();
+    let last = said.map(Result::unwrap).find(|line| line.contains("answers again"));
+    assert!(last.is_some());
+    assert!(worker.stop().success());
     house.close();
 }
