@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    canon, completions, docs, inbox, job, ledger, machines, move_store, plan, protocol, request,
-    schedule, serve, service, signal, submit, tenant, token, verify, worker,
+    canon, completions, docs, events, inbox, job, ledger, machines, move_store, plan, protocol,
+    request, schedule, serve, service, signal, submit, tenant, token, verify, worker,
 };
 use crate::demo;
 use crate::map::args::MapArgs;
@@ -56,6 +56,8 @@ pub enum Command {
     Protocol(protocol::ProtocolArgs),
     /// Look at jobs, watch them, cancel them or run them again, at a server or straight in a store.
     Job(job::JobArgs),
+    /// Follow what happens to all jobs of a server.
+    Events(events::EventsArgs),
     /// Pause and resume services, at a server or straight in a store.
     Service(service::ServiceArgs),
     /// Submit jobs by the clock, at a server or straight in a store.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sprag_kernel::Refusal;
 
-use crate::client::{Client, passes};
+use crate::client::{Client, passes, segment};
 
 /// How long a server may be away.
 pub const AWAY: Duration = Duration::from_secs(60);
@@ -19,12 +19,20 @@ pub struct Feed {
     client: Client,
     job_id: Option<String>,
     after: Option<String>,
+    /// Whether each event says its own place, to go on behind it later.
+    says_place: bool,
 }
 
 impl Feed {
     /// All events that the caller may see, or those of one job, from the first one.
     pub fn new(client: &Client, job_id: Option<&str>) -> Self {
-        Self { client: client.clone(), job_id: job_id.map(str::to_owned), after: None }
+        let job_id = job_id.map(str::to_owned);
+        Self { client: client.clone(), job_id, after: None, says_place: false }
+    }
+
+    /// All events behind a place, each with its own as `id`.
+    pub fn behind(client: &Client, job_id: Option<&str>, after: Option<String>) -> Self {
+        Self { after, says_place: true, ..Self::new(client, job_id) }
     }
 
     /// Tells of every event until `heard` has heard enough. A server that is being started again is waited
@@ -52,8 +60,8 @@ impl Feed {
     }
 
     fn path(&self) -> String {
-        let job = self.job_id.as_ref().map(|job_id| format!("job={job_id}"));
-        let after = self.after.as_ref().map(|after| format!("after={after}"));
+        let job = self.job_id.as_ref().map(|job_id| format!("job={}", segment(job_id)));
+        let after = self.after.as_ref().map(|after| format!("after={}", segment(after)));
         let asked: Vec<String> = [job, after].into_iter().flatten().collect();
         format!("/v1/events?{}", asked.join("&"))
     }
@@ -70,8 +78,11 @@ impl Feed {
             if let Some(place) = line.strip_prefix("id: ") {
                 id = Some(place.to_owned());
             } else if let Some(data) = line.strip_prefix("data: ")
-                && let Ok(event) = serde_json::from_str(data)
+                && let Ok(mut event) = serde_json::from_str::<Value>(data)
             {
+                if self.says_place {
+                    event["id"] = id.clone().into();
+                }
                 let is_enough = heard(&event)?;
                 self.after = id.take().or(self.after.take());
                 if is_enough {

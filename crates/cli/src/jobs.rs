@@ -7,7 +7,7 @@ use sprag_engine::explain::explain;
 use sprag_engine::ids::JobId;
 use sprag_engine::store::{AttemptView, JobFilter, JobView};
 use sprag_kernel::{Code, JobState, Refusal, State};
-use sprag_server::shapes::{EventShape, JobShape, List};
+use sprag_server::shapes::{EventShape, Items, JobShape, List, SignalShape};
 
 use crate::client::{Client, ServerArgs, segment};
 use crate::stores::{Acting, Looking};
@@ -39,6 +39,10 @@ pub struct Wanted {
     pub state: Option<JobState>,
     /// Of this request type.
     pub request_type: Option<String>,
+    /// Submitted at this time or later.
+    pub from: Option<u64>,
+    /// Submitted before this time.
+    pub to: Option<u64>,
     /// With this text in correlation id, document, key or error.
     pub text: Option<String>,
     /// Behind this job.
@@ -75,25 +79,24 @@ impl Jobs {
                     ("tenant", wanted.tenant),
                     ("state", state),
                     ("type", wanted.request_type),
+                    ("from", wanted.from.map(|at| at.to_string())),
+                    ("to", wanted.to.map(|at| at.to_string())),
                     ("text", wanted.text),
                     ("cursor", wanted.before),
                     ("limit", limit),
                 ];
-                let asked: Vec<String> = asked
-                    .into_iter()
-                    .filter_map(|(name, value)| Some(format!("{name}={}", segment(&value?))))
-                    .collect();
-                client.call("GET", &format!("/v1/jobs?{}", asked.join("&")), b"")
+                client.call("GET", &asking("/v1/jobs", asked), b"")
             }
             Self::Store(url) => {
                 let filter = JobFilter {
                     tenant_id: wanted.tenant,
                     state: wanted.state,
                     request_type: wanted.request_type,
+                    from: wanted.from,
+                    to: wanted.to,
                     text: wanted.text,
                     before: wanted.before.as_deref().map(str::parse).transpose()?,
                     limit: wanted.limit,
-                    ..JobFilter::default()
                 };
                 let jobs = Looking::open(url)?.jobs(filter)?;
                 let is_full = jobs.len() == wanted.limit as usize;
@@ -149,26 +152,51 @@ impl Jobs {
         }
     }
 
-    /// Asks a job to stop.
-    pub fn cancel(&self, job_id: &str) -> Result<Value, Refusal> {
+    /// What was said to a job.
+    pub fn signals(&self, job_id: &str) -> Result<Value, Refusal> {
         match self {
-            Self::Server(client) => client.call("POST", &path(job_id, "/cancel"), b""),
+            Self::Server(client) => client.call("GET", &path(job_id, "/signals"), b""),
+            Self::Store(url) => {
+                let store = Looking::open(url)?;
+                let (job, _) = look(&store, job_id)?;
+                let signals = store.signals(job.facts.job_id)?;
+                Ok(value(&Items { items: signals.iter().map(SignalShape::of).collect() }))
+            }
+        }
+    }
+
+    /// Asks a job to stop, if it has this version.
+    pub fn cancel(&self, job_id: &str, version: Option<u64>) -> Result<Value, Refusal> {
+        match self {
+            Self::Server(client) => {
+                let version = version.map(|version| version.to_string());
+                client.call_if("POST", &path(job_id, "/cancel"), version.as_deref(), b"")
+            }
             Self::Store(url) => {
                 let job_id: JobId = job_id.parse()?;
-                let state = Acting::open(url)?.cancel(job_id)?;
+                let state = Acting::open(url)?.cancel(job_id, version)?;
                 Ok(json!({"jobId": job_id.to_string(), "state": state.name()}))
             }
         }
     }
 
-    /// Runs a job that ended badly again.
-    pub fn rerun(&self, job_id: &str, n: Option<u32>) -> Result<Value, Refusal> {
+    /// Runs a job that ended badly again, if it has this version.
+    pub fn rerun(
+        &self,
+        job_id: &str,
+        n: Option<u32>,
+        version: Option<u64>,
+    ) -> Result<Value, Refusal> {
         match self {
             Self::Server(client) => {
                 let body = json!({"n": n}).to_string();
-                client.call("POST", &path(job_id, "/rerun"), body.as_bytes())
+                let version = version.map(|version| version.to_string());
+                let path = path(job_id, "/rerun");
+                client.call_if("POST", &path, version.as_deref(), body.as_bytes())
             }
             Self::Store(url) => {
+                // One that may be run again is over, so its version does not change any more.
+                look(&Looking::open(url)?, job_id)?.0.row.expect_version(version)?;
                 let rerun = Acting::open(url)?.rerun(job_id.parse()?, n)?;
                 let (job_id, state) = (rerun.job_id.to_string(), rerun.state.name());
                 Ok(json!({"jobId": job_id, "state": state, "created": rerun.created}))
@@ -184,6 +212,15 @@ pub fn look(store: &Looking, job_id: &str) -> Result<(JobView, Vec<AttemptView>)
     let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
     let job = job.ok_or_else(unknown)?;
     Ok((job, store.attempts(job_id)?))
+}
+
+/// A path with those parameters that have a value.
+pub fn asking<const N: usize>(path: &str, asked: [(&str, Option<String>); N]) -> String {
+    let asked: Vec<String> = asked
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", segment(&value?))))
+        .collect();
+    format!("{path}?{}", asked.join("&"))
 }
 
 fn path(job_id: &str, below: &str) -> String {

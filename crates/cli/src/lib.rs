@@ -73,6 +73,7 @@ fn dispatch(command: Command, output: &mut Output) -> Result<(), Failure> {
         Command::Plan(args) => commands::plan::run(&args, output),
         Command::Protocol(args) => commands::protocol::run(&args, output),
         Command::Job(args) => commands::job::run(&args, output),
+        Command::Events(args) => commands::events::run(&args, output),
         Command::Service(args) => commands::service::run(&args, output),
         Command::Schedule(args) => commands::schedule::run(&args, output),
         Command::Tenant(args) => commands::tenant::run(&args, output),

@@ -51,10 +51,10 @@ impl Acting {
         answer
     }
 
-    /// Asks a job to stop.
-    pub fn cancel(self, job_id: JobId) -> Result<JobState, Refusal> {
+    /// Asks a job to stop, if it has this version.
+    pub fn cancel(self, job_id: JobId, version: Option<u64>) -> Result<JobState, Refusal> {
         let cancel =
-            async |store: &AnyStore, engine| control::cancel(store, engine, job_id, None).await;
+            async |store: &AnyStore, engine| control::cancel(store, engine, job_id, version).await;
         self.act(cancel).map(|(state, _)| state)
     }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sprag_engine::requests::RequestView;
 use sprag_engine::schedules::ScheduleView;
+use sprag_engine::signals::{Decision, SignalView};
 use sprag_engine::store::{AttemptView, EventView, JobView};
 use sprag_engine::tokens::TokenView;
 use sprag_kernel::keys::Mode;
@@ -343,6 +344,44 @@ impl RequestShape {
             error_code: error,
             created_at: view.created_at,
             updated_at: view.updated_at,
+        }
+    }
+}
+
+/// A signal as it is shown.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SignalShape {
+    /// Its name.
+    pub signal: String,
+    /// Its id.
+    pub signal_id: String,
+    /// `approve` or `reject`.
+    #[schema(value_type = String)]
+    pub decision: Decision,
+    /// What it carries.
+    pub payload: Value,
+    /// Who.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// When it came.
+    pub received_at: u64,
+    /// The step that has it.
+    pub step_index: Option<u32>,
+}
+
+impl SignalShape {
+    /// A signal.
+    pub fn of(view: &SignalView) -> Self {
+        Self {
+            payload: serde_json::from_str(&view.signal.payload).unwrap_or(Value::Null),
+            signal: view.signal.name.clone(),
+            signal_id: view.signal.signal_id.clone(),
+            decision: view.signal.decision,
+            by: view.signal.by.clone(),
+            reason: view.signal.reason.clone(),
+            received_at: view.received_at,
+            step_index: view.taken_by.as_ref().map(|place| place.step_index),
         }
     }
 }

@@ -22,5 +22,10 @@ pub fn run(args: &CompletionsArgs, output: &mut Output) -> Result<(), Failure> {
     let mut script = Vec::new();
     let mut command = crate::args::Args::command();
     clap_complete::generate(args.shell, &mut command, "sprag", &mut script);
-    output.line(String::from_utf8_lossy(&script).trim_end())
+    let script = String::from_utf8_lossy(&script);
+    if output.is_json() {
+        let shell = args.shell.to_string();
+        return output.json(&serde_json::json!({"shell": shell, "script": script}));
+    }
+    output.line(script.trim_end())
 }

@@ -43,12 +43,16 @@ pub struct Page {
 /// Runs `sprag docs`.
 pub fn run(args: &DocsArgs, output: &mut Output) -> Result<(), Failure> {
     fs::create_dir_all(&args.folder).map_err(|error| unreadable(args.folder.display(), &error))?;
+    let mut written = Vec::new();
     for page in pages() {
         let path = args.folder.join(page.name);
         fs::write(&path, page.text).map_err(|error| unreadable(path.display(), &error))?;
-        output.line(path.display())?;
+        written.push(path.display().to_string());
     }
-    Ok(())
+    if output.is_json() {
+        return output.json(&serde_json::json!({"pages": written}));
+    }
+    written.iter().try_for_each(|path| output.line(path))
 }
 
 /// All reference pages.

@@ -31,17 +31,30 @@ enum JobCommand {
     /// List jobs, the newest first.
     List(ListArgs),
     /// Show a job and its steps.
+    #[command(after_help = "\
+Examples:
+  sprag job show JOB_ID
+  sprag job show JOB_ID --json | jq .version")]
     Show(OneArgs),
     /// Tell in sentences what happened, what holds the job now, and what comes next.
+    #[command(after_help = "\
+Examples:
+  sprag job explain JOB_ID
+  sprag job explain JOB_ID --store sqlite:sprag-data/sprag.db")]
     Explain(OneArgs),
     /// Show the history of a job.
     Events(EventsArgs),
+    /// Show what was said to a job.
+    #[command(after_help = "\
+Example:
+  sprag job signals JOB_ID")]
+    Signals(OneArgs),
     /// Watch a job of a server until it is over; exit 1 if it does not succeed.
     Watch(WatchArgs),
     /// Write the ordered output of a batch step, one line of JSON for each item that succeeded; needs --store.
     Output(OutputArgs),
     /// Ask a job to stop. With --store on a SQLite file no engine may be running.
-    Cancel(OneArgs),
+    Cancel(CancelArgs),
     /// Run a job that ended badly again, as a new job. With --store on a SQLite file no engine may be running.
     Rerun(RerunArgs),
 }
@@ -50,6 +63,7 @@ enum JobCommand {
 #[command(after_help = "\
 Examples:
   sprag job list --state FAILED_FINAL
+  sprag job list --from $(date -d yesterday +%s000)       submitted since then
   sprag job list --store sqlite:sprag.db --limit 5 --json")]
 struct ListArgs {
     /// Only of this tenant.
@@ -61,6 +75,12 @@ struct ListArgs {
     /// Only of this request type.
     #[arg(long = "type", value_name = "TYPE")]
     request_type: Option<String>,
+    /// Submitted at this time or later, in milliseconds since 1970.
+    #[arg(long, value_name = "MS")]
+    from: Option<u64>,
+    /// Submitted before this time, in milliseconds since 1970.
+    #[arg(long, value_name = "MS")]
+    to: Option<u64>,
     /// Only with this text in correlation id, document, key or error.
     #[arg(long)]
     text: Option<String>,
@@ -79,6 +99,23 @@ struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sprag job cancel JOB_ID
+  sprag job cancel JOB_ID --if-match 3      only if nothing has happened since `sprag job show` said version 3")]
+struct CancelArgs {
+    /// The job.
+    job_id: String,
+    /// Only if the job has this version.
+    #[arg(long, value_name = "VERSION")]
+    if_match: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sprag job events JOB_ID
+  sprag job events JOB_ID --follow --json      as they happen, until the job is over")]
 struct EventsArgs {
     /// The job.
     job_id: String,
@@ -88,6 +125,9 @@ struct EventsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  sprag job watch JOB_ID --timeout 60 && echo done")]
 struct WatchArgs {
     /// The job.
     job_id: String,
@@ -97,6 +137,9 @@ struct WatchArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  sprag job output JOB_ID lines --store sqlite:sprag-data/sprag.db > lines.ndjson")]
 struct OutputArgs {
     /// The job.
     job_id: String,
@@ -108,6 +151,10 @@ struct OutputArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sprag job rerun JOB_ID
+  sprag job rerun JOB_ID --n 1      the same new job, however often it is asked for")]
 struct RerunArgs {
     /// The job.
     job_id: String,
@@ -115,6 +162,9 @@ struct RerunArgs {
     /// exist or has not ended badly itself.
     #[arg(long)]
     n: Option<u32>,
+    /// Only if the job has this version.
+    #[arg(long, value_name = "VERSION")]
+    if_match: Option<u64>,
 }
 
 fn state(name: &str) -> Result<JobState, String> {
@@ -134,8 +184,9 @@ pub fn run(args: &JobArgs, output: &mut Output) -> Result<(), Failure> {
         JobCommand::Events(args) => events(&jobs, args, output),
         JobCommand::Watch(args) => watch(&jobs, args, output),
         JobCommand::Output(args) => batch_output(jobs.expect_store()?, args, output),
-        JobCommand::Cancel(args) => told(&jobs.cancel(&args.job_id)?, output),
-        JobCommand::Rerun(args) => told(&jobs.rerun(&args.job_id, args.n)?, output),
+        JobCommand::Signals(args) => signals(&jobs.signals(&args.job_id)?, output),
+        JobCommand::Cancel(args) => told(&jobs.cancel(&args.job_id, args.if_match)?, output),
+        JobCommand::Rerun(args) => told(&jobs.rerun(&args.job_id, args.n, args.if_match)?, output),
     }
 }
 
@@ -149,6 +200,8 @@ fn list(jobs: &Jobs, args: &ListArgs, output: &mut Output) -> Result<(), Failure
         tenant: args.tenant.clone(),
         state: args.state,
         request_type: args.request_type.clone(),
+        from: args.from,
+        to: args.to,
         text: args.text.clone(),
         before: args.before.clone(),
         limit: args.limit,
@@ -223,6 +276,20 @@ fn explanation(explained: &Value, output: &mut Output) -> Result<(), Failure> {
     output.line(format_args!("\nNow:  {now}\nNext: {next}"))
 }
 
+fn signals(said: &Value, output: &mut Output) -> Result<(), Failure> {
+    if output.is_json() {
+        return output.json(said);
+    }
+    let mut table = Table::new(["SIGNAL", "ID", "DECISION", "BY", "REASON", "STEP"]);
+    for signal in said["items"].as_array().into_iter().flatten() {
+        let step = signal["step_index"].as_u64().map(|step| step.to_string()).unwrap_or_default();
+        let [name, id, decision, by, reason] =
+            ["signal", "signal_id", "decision", "by", "reason"].map(|name| text(signal, name));
+        table.row([name, id, decision, by, reason, &step]);
+    }
+    table.print(output)
+}
+
 fn events(jobs: &Jobs, args: &EventsArgs, output: &mut Output) -> Result<(), Failure> {
     match (args.follow, jobs) {
         (false, _) => {
@@ -258,7 +325,8 @@ fn closes(event: &Value) -> bool {
     jobs.any(|change| JobState::from_name(text(change, "to")).is_some_and(JobState::is_terminal))
 }
 
-fn event_line(event: &Value, output: &mut Output) -> Result<(), Failure> {
+/// One event, with the job it is about if it says so.
+pub fn event_line(event: &Value, output: &mut Output) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(event);
     }
@@ -272,8 +340,10 @@ fn event_line(event: &Value, output: &mut Output) -> Result<(), Failure> {
         .map(|c| format!("{} {} > {}", text(c, "machine"), text(c, "from"), text(c, "to")))
         .collect();
     let moves = if moves.is_empty() { text(event, "type").to_owned() } else { moves.join(", ") };
+    let job = event["jobId"].as_str().map(|job| format!("{job}  ")).unwrap_or_default();
     let note = if data["note"].is_null() { String::new() } else { format!("  {}", data["note"]) };
-    output.line(format_args!("{:>4}  {}  {about:20}  {moves}{note}", event["n"], event["at"]))
+    let (n, at) = (&event["n"], &event["at"]);
+    output.line(format_args!("{job}{n:>4}  {at}  {about:20}  {moves}{note}"))
 }
 
 fn watch(jobs: &Jobs, args: &WatchArgs, output: &mut Output) -> Result<(), Failure> {

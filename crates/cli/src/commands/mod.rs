@@ -3,6 +3,7 @@
 pub mod canon;
 pub mod completions;
 pub mod docs;
+pub mod events;
 pub mod inbox;
 pub mod job;
 pub mod ledger;

@@ -37,9 +37,27 @@ Examples:
   sprag protocol show pages.yaml --format mermaid     a flowchart for any Mermaid viewer")]
     Show(ShowArgs),
     /// Register a protocol at a server. The same again is a no-op; other content needs another id.
+    #[command(after_help = "\
+Examples:
+  sprag protocol put pages.yaml
+  sprag protocol put pages.json --server https://sprag.example --token $TOKEN")]
     Put(PutArgs),
     /// List the protocols of a server, the newest first.
     List(ServerArgs),
+    /// Print a protocol of a server, as it is registered.
+    #[command(after_help = "\
+Examples:
+  sprag protocol get pages.v1
+  sprag protocol get pages.v1 > pages.json && sprag protocol show pages.json")]
+    Get(GetArgs),
+}
+
+#[derive(Debug, Args)]
+struct GetArgs {
+    /// Its id.
+    protocol_id: String,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -95,6 +113,7 @@ pub fn run(args: &ProtocolArgs, output: &mut Output) -> Result<(), Failure> {
         ProtocolCommand::Show(args) => show(&args.file, Some(args.format), output),
         ProtocolCommand::Put(args) => put(args, output),
         ProtocolCommand::List(server) => list(server, output),
+        ProtocolCommand::Get(args) => get(args, output),
     }
 }
 
@@ -117,6 +136,12 @@ fn list(server: &ServerArgs, output: &mut Output) -> Result<(), Failure> {
         table.row(cells(kept));
     }
     table.print(output)
+}
+
+fn get(args: &GetArgs, output: &mut Output) -> Result<(), Failure> {
+    let path = format!("/v1/protocols/{}", segment(&args.protocol_id));
+    let kept = Client::find(&args.server)?.call("GET", &path, b"")?;
+    if output.is_json() { output.json(&kept) } else { output.line(format_args!("{kept:#}")) }
 }
 
 fn cells(protocol: &Value) -> [String; 3] {

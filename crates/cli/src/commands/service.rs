@@ -11,6 +11,11 @@ use crate::table::Table;
 
 /// Arguments of `sprag service`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sprag service list
+  sprag service pause reader       nothing more of it starts, anywhere
+  sprag service resume reader")]
 pub struct ServiceArgs {
     #[command(subcommand)]
     command: ServiceCommand,
@@ -59,7 +64,11 @@ fn list(at: &Jobs, output: &mut Output) -> Result<(), Failure> {
     }
     let mut table = Table::new(["SERVICE", "STATE", "WAITING"]);
     for view in list["items"].as_array().into_iter().flatten() {
-        let state = if view["paused_at"].is_u64() { "paused" } else { "running" };
+        let state = match (view["paused_at"].is_u64(), view["seen_at"].is_u64()) {
+            (true, _) => "paused",
+            (false, true) => "running",
+            (false, false) => "never served",
+        };
         let service = view["service"].as_str().unwrap_or_default();
         table.row([service.to_owned(), state.to_owned(), format!("{} waiting", view["ready"])]);
     }

@@ -195,7 +195,10 @@ struct Rerun {
 /// Runs a job that ended badly again, as a new job.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/rerun", tag = "jobs", security(("token" = ["submit"])),
-    params(("id" = String, Path, description = "The job")),
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("If-Match" = Option<String>, Header, description = "Only if the job has this version"),
+    ),
     request_body = Option<Rerun>,
     responses(
         (status = 202, description = "The new job", body = SubmittedShape),
@@ -204,9 +207,12 @@ struct Rerun {
 async fn rerun(
     State(app): State<Arc<App>>,
     Found(job): Found<JobView>,
+    headers: HeaderMap,
     body: Document,
 ) -> Answered<Response> {
     let Rerun { n } = body.fields()?;
+    // A job that may be run again is over, so its version does not change any more.
+    job.row.expect_version(if_match(&headers)?)?;
     let submitted = app.engine.rerun(job.facts.job_id, n).await?;
     Ok(json(StatusCode::ACCEPTED, &SubmittedShape::from(submitted)))
 }

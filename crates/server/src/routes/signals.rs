@@ -6,9 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
-use sprag_engine::signals::{Decision, Signal, SignalView, Signals as _};
+use sprag_engine::signals::{Decision, Signal, Signals as _};
 use sprag_engine::store::JobView;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,7 +18,7 @@ use crate::app::App;
 use crate::call::{Below, Document, Name, json};
 use crate::guests::Caller;
 use crate::problem::Answered;
-use crate::shapes::Items;
+use crate::shapes::{Items, SignalShape};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(say))
@@ -32,7 +31,7 @@ struct Said {
     /// The sender's id for it: the same id is the same signal.
     signal_id: String,
     /// What the step that waits has as its output; null if absent.
-    #[schema(value_type = Option<Value>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
     /// `approve` if absent; `reject` fails the step.
     #[serde(default)]
@@ -60,43 +59,6 @@ struct SaidShape {
     taken: bool,
 }
 
-/// A signal as it is shown.
-#[derive(Serialize, ToSchema)]
-struct SignalShape {
-    /// Its name.
-    signal: String,
-    /// Its id.
-    signal_id: String,
-    /// `approve` or `reject`.
-    #[schema(value_type = String)]
-    decision: Decision,
-    /// What it carries.
-    payload: Value,
-    /// Who.
-    by: Option<String>,
-    /// Why.
-    reason: Option<String>,
-    /// When it came.
-    received_at: u64,
-    /// The step that has it.
-    step_index: Option<u32>,
-}
-
-impl SignalShape {
-    fn of(view: SignalView) -> Self {
-        Self {
-            payload: serde_json::from_str(&view.signal.payload).unwrap_or(Value::Null),
-            signal: view.signal.name,
-            signal_id: view.signal.signal_id,
-            decision: view.signal.decision,
-            by: view.signal.by,
-            reason: view.signal.reason,
-            received_at: view.received_at,
-            step_index: view.taken_by.map(|place| place.step_index),
-        }
-    }
-}
-
 /// Lists what was said to a job.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/signals", tag = "jobs", security(("token" = ["read"])),
@@ -107,7 +69,7 @@ impl SignalShape {
 )]
 async fn list(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
     let signals = app.engine.store().signals(job.facts.job_id).await?;
-    let items = signals.into_iter().map(SignalShape::of).collect();
+    let items = signals.iter().map(SignalShape::of).collect();
     Ok(json(StatusCode::OK, &Items::<SignalShape> { items }))
 }
 

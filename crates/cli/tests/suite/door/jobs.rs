@@ -6,6 +6,59 @@ use super::{House, PATIENCE, Running, envelope, keyed, single};
 use crate::sprag;
 
 #[test]
+fn every_operation_of_the_server_has_a_command() {
+    let house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let kept = house.json(&["protocol", "get", "reader.v1"], "");
+    assert_eq!(kept["steps"][0]["step_id"], "only");
+    let printed = house.sprag(&["protocol", "get", "reader.v1"], "").stdout;
+    assert_eq!(
+        sprag(&["protocol", "check", &house.write("kept.json", &printed), "--json"], "").json()["nodes"]
+            [0]["step_id"],
+        "only"
+    );
+
+    let request = r#"{"tenant_id": "t1", "request_type": "READER", "envelope": {"input_ref": "in",
+        "output_ref": "out", "payload": {}, "schema_version": "1"}}"#;
+    let made = house.json(&["request", "new", "-"], request);
+    let id = made["requestId"].as_str().unwrap();
+    let listed = house.json(&["request", "list", "--type", "READER", "--limit", "5"], "");
+    assert_eq!(listed["items"][0]["requestId"], *id);
+    assert_eq!(house.sprag(&["request", "list", "--type", "OTHER"], "").stdout, "");
+    let stale = house.sprag(&["request", "draft", id, "--if-match", "7", "--json"], "");
+    let error = stale.error();
+    assert_eq!(error["error_code"], "JOB_VERSION_CONFLICT");
+    assert_eq!(
+        error["fields"],
+        serde_json::json!({"expected": 7, "actual": 1}),
+        "as the server said"
+    );
+    house.json(&["request", "draft", id, "--if-match", "1"], "");
+    let ran = house.json(&["request", "confirm", id, "--if-match", "2"], "");
+    let told = house.sprag(&["request", "events", id], "").stdout;
+    assert_eq!(told.lines().count(), 4, "{told}");
+
+    let job_id = ran["jobId"].as_str().unwrap();
+    assert_eq!(house.json(&["job", "signals", job_id], "")["items"], serde_json::json!([]));
+    let at = ran["updated_at"].as_u64().unwrap();
+    let count = |flag: &str, at: u64| {
+        let list = house.json(&["job", "list", flag, &at.to_string()], "");
+        list["items"].as_array().unwrap().len()
+    };
+    assert_eq!((count("--from", at + 600_000), count("--to", at + 600_000)), (0, 1));
+    house.sprag(&["job", "cancel", job_id, "--if-match", "99"], "").refused("JOB_VERSION_CONFLICT");
+    house.json(&["job", "cancel", job_id], "");
+    house.sprag(&["job", "rerun", job_id, "--if-match", "99"], "").refused("JOB_VERSION_CONFLICT");
+
+    let first = house.json(&["events", "--limit", "1"], "");
+    assert_eq!((&first["jobId"], &first["type"]), (&job_id.into(), &"created".into()));
+    let after = first["id"].as_str().unwrap();
+    let second = house.json(&["events", "--limit", "1", "--after", after], "");
+    assert_eq!(second["n"], 2, "{second}");
+    house.close();
+}
+
+#[test]
 fn a_job_of_a_server_is_listed_shown_explained_and_cancelled() {
     let house = House::open();
     house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");

@@ -95,7 +95,27 @@ fn the_quickstart_does_what_it_says() {
     let job_id = line.split_whitespace().next().unwrap();
     let shown = type_in(&house, &format!("sprag job show{}", after.replace("JOB_ID", job_id)));
     assert!(shown.contains("42"), "{shown}");
+    walk_the_request(&house);
     house.close();
+}
+
+/// Part 7: each id is taken from what was printed before.
+fn walk_the_request(house: &House) {
+    let part = commands(7);
+    let (new, rest) = part.split_at(part.find("sprag request draft").unwrap());
+    let (confirm, watch) = rest.split_at(rest.find("sprag job watch").unwrap());
+    let made = type_in(house, new);
+    let request_id = made.split_whitespace().next().unwrap();
+    let confirmed = type_in(house, &confirm.replace("REQUEST_ID", request_id));
+    assert!(
+        confirmed.contains("ok     payload") && confirmed.contains("by printer"),
+        "{confirmed}"
+    );
+    let last = confirmed.lines().rfind(|line| line.starts_with(request_id)).unwrap();
+    let (_, job_id) = last.rsplit_once("job ").unwrap();
+    let watch = watch.replace("JOB_ID", job_id).replace("REQUEST_ID", request_id);
+    let shown = type_in(house, &[commands(3), watch].join("\n"));
+    assert!(shown.contains("succeeded"), "{shown}");
 }
 
 #[test]
