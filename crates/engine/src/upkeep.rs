@@ -26,6 +26,8 @@ pub struct ServiceView {
     pub ready: u64,
     /// When an engine or a worker last offered itself for it.
     pub seen_at: Option<Millis>,
+    /// Since when the activation waits that is claimed next.
+    pub ready_since: Option<Millis>,
 }
 
 /// Whoever has not offered itself for so long is gone. Engines say so for themselves and for the workers that

@@ -55,7 +55,7 @@ fn list(at: &Jobs, output: &mut Output) -> Result<(), Failure> {
         Jobs::Server(client) => client.call("GET", "/v1/services", b"")?,
         Jobs::Store(url) => {
             let services = Looking::open(url)?.services()?;
-            let shape = |view: &sprag_engine::upkeep::ServiceView| json!({"service": view.service, "paused_at": view.paused_at, "ready": view.ready, "seen_at": view.seen_at});
+            let shape = |view: &sprag_engine::upkeep::ServiceView| json!({"service": view.service, "paused_at": view.paused_at, "ready": view.ready, "seen_at": view.seen_at, "ready_since": view.ready_since});
             json!({"items": services.iter().map(shape).collect::<Vec<_>>()})
         }
     };

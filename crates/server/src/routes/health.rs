@@ -92,6 +92,16 @@ async fn stored(app: &App, text: &mut String) -> Answered<()> {
     let named = |view: &ServiceView| format!("{{service=\"{}\"}}", label(&view.service));
     let ready = services.iter().map(|view| (named(view), view.ready as f64));
     gauge(text, "ready", "Steps that wait for a worker.", ready.collect());
+    let lag = services.iter().map(|view| {
+        let waits = view.ready_since.map_or(0, |since| now.saturating_sub(since));
+        (named(view), waits as f64 / 1_000.0)
+    });
+    gauge(
+        text,
+        "lag_seconds",
+        "How long the step that a service is handed next has waited for a worker.",
+        lag.collect(),
+    );
     let paused =
         services.iter().map(|view| (named(view), f64::from(u8::from(view.paused_at.is_some()))));
     gauge(text, "paused", "Whether a service is paused.", paused.collect());

@@ -33,6 +33,8 @@ struct ServiceShape {
     ready: u64,
     /// When an engine or a worker last offered itself for it, in milliseconds since 1970.
     seen_at: Option<u64>,
+    /// Since when the activation waits that is claimed next, in milliseconds since 1970.
+    ready_since: Option<u64>,
 }
 
 /// Lists services that are paused, that work waits for, or that somebody has served.
@@ -54,6 +56,7 @@ async fn shapes(app: &App) -> Answered<Vec<ServiceShape>> {
         paused_at: view.paused_at,
         ready: view.ready,
         seen_at: view.seen_at,
+        ready_since: view.ready_since,
     };
     Ok(views.into_iter().map(shape).collect())
 }

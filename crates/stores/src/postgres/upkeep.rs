@@ -31,12 +31,13 @@ pub(super) async fn serve(pools: &Pools, engine: EngineNo, services: &[String]) 
 }
 
 pub(super) async fn services(pools: &Pools) -> Answer<Vec<ServiceView>> {
-    let rows = pools.read(include_str!("../../sql/upkeep/services.sql"), &[]).await?;
+    let rows = pools.read(include_str!("../../sql/upkeep/services.sql"), &[&AGEING_MS]).await?;
     rows.iter()
         .map(|row| {
             let (service, paused_at) = (get(row, 0)?, time(row, 1)?);
             let (ready, seen_at) = (unsigned_long(row, 2)?, time(row, 3)?);
-            Ok(ServiceView { service, paused_at, ready, seen_at })
+            let ready_since = time(row, 4)?;
+            Ok(ServiceView { service, paused_at, ready, seen_at, ready_since })
         })
         .collect()
 }

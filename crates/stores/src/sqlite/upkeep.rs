@@ -38,13 +38,15 @@ pub(super) fn serve(tx: &Tx<'_>, engine: EngineNo, services: &[String]) -> Answe
 }
 
 pub(super) fn services(tx: &Tx<'_>) -> Answer<Vec<ServiceView>> {
-    tx.all(include_str!("../../sql/upkeep/services.sql"), [], |row| {
+    let weight = named_params! {"$1": AGEING_MS};
+    tx.all(include_str!("../../sql/upkeep/services.sql"), weight, |row| {
         let view = || -> rusqlite::Result<ServiceView> {
             Ok(ServiceView {
                 service: row.get(0)?,
                 paused_at: row.get(1)?,
                 ready: row.get(2)?,
                 seen_at: row.get(3)?,
+                ready_since: row.get(4)?,
             })
         };
         view().map_err(|error| failed(&error))
