@@ -112,8 +112,7 @@ impl Jobs {
         match self {
             Self::Server(client) => {
                 let mut job = client.call("GET", &path(job_id, ""), b"")?;
-                let mut ledger = client.call("GET", &path(job_id, "/ledger"), b"")?;
-                job["steps"] = ledger["items"].take();
+                job["steps"] = all(client, &path(job_id, "/ledger?outputs=all&limit=50"))?.into();
                 Ok(job)
             }
             Self::Store(url) => {
@@ -139,10 +138,7 @@ impl Jobs {
     /// The history of a job.
     pub fn events(&self, job_id: &str) -> Result<Vec<Value>, Refusal> {
         match self {
-            Self::Server(client) => {
-                let mut events = client.call("GET", &path(job_id, "/events"), b"")?;
-                Ok(events["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
-            }
+            Self::Server(client) => all(client, &path(job_id, "/events?limit=500")),
             Self::Store(url) => {
                 let store = Looking::open(url)?;
                 let (job, _) = look(&store, job_id)?;
@@ -212,6 +208,18 @@ pub fn look(store: &Looking, job_id: &str) -> Result<(JobView, Vec<AttemptView>)
     let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
     let job = job.ok_or_else(unknown)?;
     Ok((job, store.attempts(job_id)?))
+}
+
+/// All parts of a list; the path has a question mark already.
+fn all(client: &Client, path: &str) -> Result<Vec<Value>, Refusal> {
+    let mut items = Vec::new();
+    let mut next = path.to_owned();
+    loop {
+        let mut part = client.call("GET", &next, b"")?;
+        items.extend(part["items"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        let Some(cursor) = part["next"].as_str() else { return Ok(items) };
+        next = format!("{path}&cursor={}", segment(cursor));
+    }
 }
 
 /// A path with those parameters that have a value.

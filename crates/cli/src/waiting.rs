@@ -16,11 +16,14 @@ use crate::output::{Failure, Output};
 const LOOK: Duration = Duration::from_millis(200);
 /// How many steps are shown at a time.
 const SHOWN: usize = 4;
+/// How many steps are looked at for that, and how often: a job may have very many.
+const STEPS: usize = 100;
+const LOOK_AT_STEPS: Duration = Duration::from_secs(1);
 
 /// Waits until the job is over, and returns it as it ended.
 pub fn wait(client: &Client, job_id: &str, limit: Option<Duration>) -> Result<Value, Refusal> {
     let path = format!("/v1/jobs/{}", segment(job_id));
-    let view = View::new();
+    let mut view = View::new();
     let begun = Instant::now();
     let mut heard = Instant::now();
     loop {
@@ -57,7 +60,11 @@ pub fn expect_success(job: &Value, output: &mut Output) -> Result<(), Failure> {
 }
 
 /// One line on stderr that tells where the job is, if somebody sees it.
-struct View(Option<ProgressBar>);
+struct View {
+    bar: Option<ProgressBar>,
+    /// When the steps were looked at, and in which state the job was.
+    looked: Option<(Instant, String)>,
+}
 
 impl View {
     fn new() -> Self {
@@ -67,14 +74,21 @@ impl View {
             bar.enable_steady_tick(LOOK);
             bar
         };
-        Self(is_seen.then(bar))
+        Self { bar: is_seen.then(bar), looked: None }
     }
 
-    fn show(&self, client: &Client, path: &str, job: &Value) {
-        let Some(bar) = &self.0 else { return };
+    fn show(&mut self, client: &Client, path: &str, job: &Value) {
+        let Some(bar) = &self.bar else { return };
+        let state = job["state"].as_str().unwrap_or_default();
+        let is_fresh =
+            |(at, seen): &(Instant, String)| at.elapsed() < LOOK_AT_STEPS && seen == state;
+        if self.looked.as_ref().is_some_and(is_fresh) {
+            return;
+        }
         // What is only looked at may be missing; the job itself is asked for again.
-        let steps = client.call("GET", &format!("{path}/steps"), b"").unwrap_or_default();
-        let steps = steps["items"].as_array().cloned().unwrap_or_default();
+        let path = format!("{path}/steps?outputs=none&limit={STEPS}");
+        let part = client.call("GET", &path, b"").unwrap_or_default();
+        let steps = part["items"].as_array().cloned().unwrap_or_default();
         let over = |step: &&Value| step["state"] == "SUCCEEDED" || step["state"] == "SKIPPED";
         let open = steps.iter().filter(|step| !over(step) && step["attempt_no"] != 0);
         let named: Vec<String> = open
@@ -86,12 +100,14 @@ impl View {
             })
             .collect();
         let done = steps.iter().filter(over).count();
-        let state = job["state"].as_str().unwrap_or_default();
-        bar.set_message(format!("{state}, {done} of {} steps; {}", steps.len(), named.join(", ")));
+        let of = if part["next"].is_null() { "" } else { "the first " };
+        let count = steps.len();
+        bar.set_message(format!("{state}, {done} of {of}{count} steps; {}", named.join(", ")));
+        self.looked = Some((Instant::now(), state.to_owned()));
     }
 
     fn away(&self, client: &Client, refusal: &Refusal) {
-        match &self.0 {
+        match &self.bar {
             Some(bar) => bar.set_message(format!("waiting for the server: {refusal}")),
             None => client.waits(refusal),
         }
@@ -100,7 +116,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }

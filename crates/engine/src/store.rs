@@ -29,7 +29,9 @@ pub use crate::held::{AttemptError, Due, Ended, Held, Pick, Signs, Wish};
 pub use crate::new_job::{Begins, JobFacts, NewJob, NewStep, Submitted};
 pub use crate::renewal::{RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace};
 pub use crate::running::{Pulse, Worked};
-pub use crate::views::{AttemptView, Check, EventView, JobFilter, JobView, Violation};
+pub use crate::views::{
+    AttemptFilter, AttemptView, Check, EventView, JobFilter, JobView, Violation,
+};
 pub use crate::writes::{
     Amendment, ChildEnd, Decide, DispatchOutcome, DispatchWrite, Duties, EndOutcome, EndWrite,
     FinishOutcome, FinishPlan, FinishWrite, FollowWrite, GraphFinish, HandOff, NewChild, NewRow,
@@ -305,10 +307,29 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     fn job(&self, job_id: JobId) -> impl Future<Output = Answer<Option<JobView>>> + Send;
 
     /// All attempts of a job, in the order of their keys.
-    fn attempts(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<AttemptView>>> + Send;
+    fn attempts(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<AttemptView>>> + Send {
+        self.attempts_by(job_id, AttemptFilter::default())
+    }
+
+    /// Some attempts of a job: a large one has more than anybody wants at a time.
+    fn attempts_by(
+        &self,
+        job_id: JobId,
+        filter: AttemptFilter,
+    ) -> impl Future<Output = Answer<Vec<AttemptView>>> + Send;
 
     /// The history of a job.
-    fn events(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<EventView>>> + Send;
+    fn events(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<EventView>>> + Send {
+        self.events_after(job_id, 0, u32::MAX)
+    }
+
+    /// The history of a job behind an event, at most so many of them.
+    fn events_after(
+        &self,
+        job_id: JobId,
+        n: u64,
+        limit: u32,
+    ) -> impl Future<Output = Answer<Vec<EventView>>> + Send;
 
     /// The events of all jobs after a place in the feed, at most `limit` of them. Whoever goes on after
     /// the last one misses nothing and sees nothing twice.

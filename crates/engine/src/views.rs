@@ -26,6 +26,19 @@ pub struct JobView {
     pub completed_at: Option<Millis>,
 }
 
+/// Which attempts of a job are read, in the order of their keys; all of them by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttemptFilter {
+    /// Behind this one.
+    pub after: Option<AttemptKey>,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// Only the newest attempt at each place.
+    pub newest: bool,
+    /// Outputs of more bytes than this are left where they are.
+    pub max_output: Option<u32>,
+}
+
 /// An attempt as it is shown.
 #[derive(Clone, Debug)]
 pub struct AttemptView {
@@ -63,6 +76,8 @@ pub struct AttemptView {
     pub timer_at: Option<Millis>,
     /// JSON text of what it produced.
     pub output: Option<String>,
+    /// How long that text is, also if it was left where it is.
+    pub output_bytes: Option<u64>,
     /// JSON text of how far its handler said it was.
     pub progress: Option<String>,
     /// Why it failed.

@@ -135,8 +135,10 @@ pub struct StepShape {
     pub ledger: String,
     /// The fifteen digits of the message that ended it.
     pub guid: Option<String>,
-    /// What it produced.
+    /// What it produced; absent if it is larger than what was asked for.
     pub output: Option<Value>,
+    /// How many bytes that has as text.
+    pub output_bytes: Option<u64>,
     /// Why it failed.
     pub last_error_code: Option<String>,
     /// Why it failed, in words.
@@ -163,19 +165,12 @@ impl StepShape {
             ledger: row.ledger.to_string(),
             guid: row.ending.map(|ending| ending.guid.to_string()),
             output: attempt.output.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+            output_bytes: attempt.output_bytes,
             last_error_code: attempt.error.as_ref().map(|error| error.code.clone()),
             last_error_message: attempt.error.as_ref().map(|error| error.message.clone()),
             due_at: attempt.timer_at,
             updated_at: attempt.updated_at,
         }
-    }
-
-    /// The newest attempt of each step.
-    pub fn newest(attempts: &[AttemptView]) -> Vec<Self> {
-        let place = |a: &AttemptView| (a.key.step_index, a.key.branch, a.key.turn);
-        let ends =
-            |n: usize| attempts.get(n + 1).is_none_or(|next| place(next) != place(&attempts[n]));
-        (0..attempts.len()).filter(|n| ends(*n)).map(|n| Self::of(&attempts[n])).collect()
     }
 }
 
@@ -474,7 +469,7 @@ pub struct Items<T> {
 /// A part of a list, and where the next part begins.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct List<T> {
-    /// The newest first.
+    /// In the order of the list.
     pub items: Vec<T>,
     /// Ask for what comes after with this as `cursor`; absent at the end.
     pub next: Option<String>,

@@ -16,10 +16,10 @@ use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestSt
 use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
-    Submitted, Wish, Worked,
+    Answer, AttemptFilter, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due,
+    EndOutcome, EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter,
+    JobView, NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store,
+    StoreError, Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{
@@ -309,12 +309,12 @@ impl Store for AnyStore {
         ask!(self.job(job_id))
     }
 
-    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
-        ask!(self.attempts(job_id))
+    async fn attempts_by(&self, job_id: JobId, filter: AttemptFilter) -> Answer<Vec<AttemptView>> {
+        ask!(self.attempts_by(job_id, filter))
     }
 
-    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
-        ask!(self.events(job_id))
+    async fn events_after(&self, job_id: JobId, n: u64, limit: u32) -> Answer<Vec<EventView>> {
+        ask!(self.events_after(job_id, n, limit))
     }
 
     async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {

@@ -123,7 +123,7 @@ impl Bench {
         let path = format!("/v1/jobs/{}", segment(job_id));
         loop {
             let job = self.call("GET", &path, b"")?;
-            let mut steps = self.call("GET", &format!("{path}/steps"), b"")?;
+            let mut steps = self.call("GET", &format!("{path}/steps?limit=500"), b"")?;
             let steps: Vec<Value> =
                 serde_json::from_value(steps["items"].take()).unwrap_or_default();
             if is_wanted(&job, &steps) {

@@ -16,10 +16,10 @@ use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestSt
 use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite,
-    Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView, NewJob, Pulse,
-    RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError, Submitted, Wish,
-    Worked,
+    Answer, AttemptFilter, AttemptView, Check, Decide, DispatchOutcome, DispatchWrite, Due,
+    EndOutcome, EndWrite, Ended, EventView, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
+    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
+    Submitted, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{
@@ -269,12 +269,12 @@ impl<S: Store> Store for Seam<S> {
         self.0.job(job_id).await
     }
 
-    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
-        self.0.attempts(job_id).await
+    async fn attempts_by(&self, job_id: JobId, filter: AttemptFilter) -> Answer<Vec<AttemptView>> {
+        self.0.attempts_by(job_id, filter).await
     }
 
-    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
-        self.0.events(job_id).await
+    async fn events_after(&self, job_id: JobId, n: u64, limit: u32) -> Answer<Vec<EventView>> {
+        self.0.events_after(job_id, n, limit).await
     }
 
     async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {

@@ -3,7 +3,8 @@
 use sprag_engine::ids::AttemptKey;
 use sprag_engine::plan;
 use sprag_engine::store::{
-    Amendment, Begins, DispatchOutcome, FinishOutcome, JobFacts, NewJob, NewStep, Store, Timer,
+    Amendment, AttemptFilter, Begins, DispatchOutcome, FinishOutcome, JobFacts, NewJob, NewStep,
+    Store, Timer,
 };
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{Fence, LeaseId};
@@ -39,6 +40,44 @@ on_both_stores! {
         }
         let ready: Vec<bool> = attempts.iter().map(|attempt| attempt.is_ready).collect();
         assert_eq!(ready, [true, false, false]);
+    }
+
+    async fn attempts_and_events_are_read_in_parts_and_outputs_by_their_size<W>(play: &Play<W>) {
+        let job_id = play.create(3).await;
+        play.run_step(Report::Succeeded).await;
+        play.run_step(Report::Retryable).await;
+        let store = play.store();
+        let all = play.attempts(job_id).await;
+        let keys: Vec<AttemptKey> = all.iter().map(|attempt| attempt.key).collect();
+        for limit in 1..=4 {
+            let mut read = Vec::new();
+            loop {
+                let after = read.last().copied();
+                let filter =
+                    AttemptFilter { after, limit: Some(limit), ..AttemptFilter::default() };
+                let part = store.attempts_by(job_id, filter).await.unwrap();
+                assert!(part.len() <= limit as usize);
+                if part.is_empty() {
+                    break;
+                }
+                read.extend(part.iter().map(|attempt| attempt.key));
+            }
+            assert_eq!(read, keys, "{limit} at a time");
+        }
+        let newest = AttemptFilter { newest: true, max_output: Some(0), ..AttemptFilter::default() };
+        let newest = store.attempts_by(job_id, newest).await.unwrap();
+        assert_eq!((newest.len(), all.len()), (3, 4), "one was tried again");
+        assert!(newest.iter().all(|shown| shown.key != keys[1]), "the older of the two");
+        for shown in &newest {
+            let whole = all.iter().find(|whole| whole.key == shown.key).unwrap();
+            let bytes = whole.output.as_ref().map(|output| output.len() as u64);
+            assert_eq!((&shown.output, shown.output_bytes, whole.output_bytes), (&None, bytes, bytes));
+        }
+        assert!(newest[0].output_bytes.is_some(), "the first step has one");
+        let events = store.events(job_id).await.unwrap();
+        let second = store.events_after(job_id, 1, 1).await.unwrap();
+        assert_eq!((second.len(), second[0].n, second[0].at), (1, 2, events[1].at));
+        assert!(store.events_after(job_id, u64::MAX, 9).await.unwrap().is_empty());
     }
 
     async fn j2_leg1_writes_fence_outbox_and_states_in_one_commit<W>(play: &Play<W>) {

@@ -10,7 +10,7 @@ use sprag_kernel::{Code, JobState, Refusal};
 
 use crate::feed::look_for;
 use crate::on_both_stores;
-use crate::play::{Play, SERVICE, facts, join_all, new_job};
+use crate::play::{BEGIN_MS, Play, SERVICE, facts, join_all, new_job};
 use crate::world::{World, is_fenced};
 
 fn job(tenant: &str, key: &str) -> NewJob {
@@ -309,6 +309,8 @@ on_both_stores! {
             services.into_iter().map(row).collect()
         };
         assert_eq!(seen(store.services().await.unwrap()), [(SERVICE.to_owned(), 1, false)]);
+        let waits = |services: &[ServiceView]| services.last().and_then(|view| view.ready_since);
+        let since = waits(&store.services().await.unwrap()).unwrap();
         assert_eq!(play.attempts(job_id).await[0].served_at, None);
         let offered = vec![SERVICE.to_owned(), "other".to_owned(), SERVICE.to_owned()];
         store.serve(play.engine, offered.clone()).await.unwrap();
@@ -317,6 +319,8 @@ on_both_stores! {
         assert_eq!(listed, [("other".to_owned(), 0, true), (SERVICE.to_owned(), 1, true)]);
         play.clock.advance(5_000);
         store.serve(play.engine, offered).await.unwrap();
+        assert_eq!(waits(&store.services().await.unwrap()), Some(since), "since then, whatever it is now");
+        assert!(since <= BEGIN_MS.cast_unsigned() + 5_000, "{since}");
         assert_eq!(play.attempts(job_id).await[0].served_at, Some(first + 5_000));
     }
 

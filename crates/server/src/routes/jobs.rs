@@ -1,5 +1,7 @@
 //! Jobs: lists, one of them, what is below it, and asking it to stop.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -7,8 +9,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use sprag_engine::explain::{Explanation, explain};
+use sprag_engine::ids::{AttemptKey, JobId};
 use sprag_engine::signals::Signals as _;
-use sprag_engine::store::{JobFilter, JobView, Store};
+use sprag_engine::store::{AttemptFilter, AttemptView, EventView, JobFilter, JobView, Store};
 use sprag_engine::tokens::Scope;
 use sprag_kernel::JobState;
 use sprag_kernel::machine::State as _;
@@ -22,7 +25,7 @@ use crate::app::App;
 use crate::call::{Asked, Document, if_match, json, versioned};
 use crate::guests::Caller;
 use crate::problem::{Answered, invalid};
-use crate::shapes::{EventShape, Items, JobShape, List, StepShape};
+use crate::shapes::{EventShape, JobShape, List, StepShape};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -95,42 +98,133 @@ fn shown(status: StatusCode, job: &JobView) -> Response {
 /// Shows the steps of a job, each as its newest attempt.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/steps", tag = "jobs", security(("token" = ["read"])),
-    params(("id" = String, Path, description = "The job")),
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 500; with all outputs 1 to 50", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "The `next` of the part before"),
+        ("outputs" = Option<String>, Query, description = "Which outputs: `none`, those up to 16 KiB (`small`, the default), or `all`"),
+    ),
     responses(
-        (status = 200, description = "Its steps", body = Items<StepShape>),
+        (status = 200, description = "A part of its steps", body = List<StepShape>),
     )
 )]
-async fn steps(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
-    let attempts = app.engine.store().attempts(job.facts.job_id).await?;
-    Ok(json(StatusCode::OK, &Items::<StepShape> { items: StepShape::newest(&attempts) }))
+async fn steps(
+    State(app): State<Arc<App>>,
+    Found(job): Found<JobView>,
+    asked: Asked,
+) -> Answered<Response> {
+    attempts(&app, job.facts.job_id, asked, true).await
 }
 
 /// Shows the history of a job.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/events", tag = "jobs", security(("token" = ["read"])),
-    params(("id" = String, Path, description = "The job")),
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 500", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "The `next` of the part before"),
+    ),
     responses(
-        (status = 200, description = "Its events", body = Items<EventShape>),
+        (status = 200, description = "A part of its events", body = List<EventShape>),
     )
 )]
-async fn events(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
-    let events = app.engine.store().events(job.facts.job_id).await?;
-    let items = events.iter().map(EventShape::of).collect();
-    Ok(json(StatusCode::OK, &Items::<EventShape> { items }))
+async fn events(
+    State(app): State<Arc<App>>,
+    Found(job): Found<JobView>,
+    mut asked: Asked,
+) -> Answered<Response> {
+    let (after, limit) = (asked.cursor::<u64>()?.unwrap_or(0), asked.limit()?);
+    asked.finish()?;
+    let events = app.engine.store().events_after(job.facts.job_id, after, limit).await?;
+    let n = |event: &EventView| event.n.to_string();
+    Ok(json(StatusCode::OK, &List::part(&events, limit, EventShape::of, n)))
 }
 
 /// Shows every attempt of a job with its digits.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/ledger", tag = "jobs", security(("token" = ["read"])),
-    params(("id" = String, Path, description = "The job")),
+    params(
+        ("id" = String, Path, description = "The job"),
+        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 500; with all outputs 1 to 50", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "The `next` of the part before"),
+        ("outputs" = Option<String>, Query, description = "Which outputs: `none`, those up to 16 KiB (`small`, the default), or `all`"),
+    ),
     responses(
-        (status = 200, description = "Its attempts", body = Items<StepShape>),
+        (status = 200, description = "A part of its attempts", body = List<StepShape>),
     )
 )]
-async fn ledger(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
-    let attempts = app.engine.store().attempts(job.facts.job_id).await?;
-    let items = attempts.iter().map(StepShape::of).collect();
-    Ok(json(StatusCode::OK, &Items::<StepShape> { items }))
+async fn ledger(
+    State(app): State<Arc<App>>,
+    Found(job): Found<JobView>,
+    asked: Asked,
+) -> Answered<Response> {
+    attempts(&app, job.facts.job_id, asked, false).await
+}
+
+/// The largest output that a list shows unless it is asked for all.
+const SMALL_BYTES: u32 = 16 << 10;
+/// The most attempts that are shown with outputs of any size: each may have a megabyte.
+const LARGE_LIMIT: u32 = 50;
+
+/// A part of the attempts of a job.
+async fn attempts(app: &App, job_id: JobId, mut asked: Asked, newest: bool) -> Answered<Response> {
+    let after: Option<AttemptCursor> = asked.cursor()?;
+    let limit = asked.limit()?;
+    let max_output = match asked.take("outputs").as_deref() {
+        Some("none") => Some(0),
+        None | Some("small") => Some(SMALL_BYTES),
+        Some("all") if limit > LARGE_LIMIT => {
+            let reason = format!("is from 1 to {LARGE_LIMIT} with all outputs");
+            return Err(invalid("limit", reason));
+        }
+        Some("all") => None,
+        Some(_) => return Err(invalid("outputs", "is none, small or all")),
+    };
+    asked.finish()?;
+    let filter = AttemptFilter {
+        after: after.map(|cursor| cursor.of(job_id)),
+        limit: Some(limit),
+        newest,
+        max_output,
+    };
+    let found = app.engine.store().attempts_by(job_id, filter).await?;
+    let cursor = |attempt: &AttemptView| AttemptCursor::behind(&attempt.key).to_string();
+    Ok(json(StatusCode::OK, &List::part(&found, limit, StepShape::of, cursor)))
+}
+
+/// Where a list of attempts goes on: step, branch, turn and attempt, with dots.
+struct AttemptCursor(u32, u64, u32, u32);
+
+impl AttemptCursor {
+    fn behind(key: &AttemptKey) -> Self {
+        Self(key.step_index, key.branch, key.turn, key.attempt_no)
+    }
+
+    fn of(&self, job_id: JobId) -> AttemptKey {
+        let Self(step_index, branch, turn, attempt_no) = *self;
+        AttemptKey { job_id, step_index, branch, turn, attempt_no }
+    }
+}
+
+impl fmt::Display for AttemptCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(step, branch, turn, attempt) = self;
+        write!(f, "{step}.{branch}.{turn}.{attempt}")
+    }
+}
+
+impl FromStr for AttemptCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        // No store counts higher than this.
+        let number = |part: &str| part.parse::<u32>().ok().filter(|n| i32::try_from(*n).is_ok());
+        let parts: Vec<&str> = text.split('.').collect();
+        let [step, branch, turn, attempt] = parts[..] else { return Err(()) };
+        let cursor =
+            || Some(Self(number(step)?, branch.parse().ok()?, number(turn)?, number(attempt)?));
+        cursor().ok_or(())
+    }
 }
 
 /// A job in sentences.
@@ -155,7 +249,9 @@ struct ExplanationShape {
 )]
 async fn explained(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> Answered<Response> {
     let store = app.engine.store();
-    let attempts = store.attempts(job.facts.job_id).await?;
+    // Sentences quote what was left behind, but not a book.
+    let filter = AttemptFilter { max_output: Some(SMALL_BYTES), ..AttemptFilter::default() };
+    let attempts = store.attempts_by(job.facts.job_id, filter).await?;
     let signals = store.signals(job.facts.job_id).await?;
     let explanation: Explanation = explain(&job, &attempts, &signals, store.now().await?);
     Ok(json(StatusCode::OK, &explanation))

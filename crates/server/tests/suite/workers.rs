@@ -129,3 +129,73 @@ fn a_claim_that_waits_ends_with_the_server() {
     house.close();
     assert_eq!(waiting.join().unwrap().ok()["directives"], json!([]));
 }
+
+/// All parts of a list.
+fn parts(caller: &Caller, path: &str) -> Vec<Value> {
+    let mut items = Vec::new();
+    let mut next = path.to_owned();
+    loop {
+        let part = caller.get(&next).ok();
+        items.extend(part["items"].as_array().unwrap().clone());
+        let Some(cursor) = part["next"].as_str() else { return items };
+        next = format!("{path}&cursor={cursor}");
+    }
+}
+
+#[test]
+fn what_is_below_a_job_is_read_in_parts_and_large_outputs_when_they_are_asked_for() {
+    let house = House::open();
+    let (admin, worker) = (house.admin(), house.caller(&["work"], None));
+    let protocol = json!({
+        "protocol_id": "fan.v1", "request_types": ["FAN"],
+        "steps": [{"step_id": "all", "service": "fan", "for_each": "input.items"}],
+    });
+    admin.call("PUT", "/v1/protocols/fan.v1", protocol.to_string()).ok();
+    let mut fan = envelope("t1", 1);
+    fan["request_type"] = "FAN".into();
+    fan["payload"] = json!({"items": (0..120).collect::<Vec<_>>()});
+    let id = admin.post("/v1/commands", &fan).ok()["jobId"].as_str().unwrap().to_owned();
+    let directive = claim(&worker, "c1", "fan").swap_remove(0);
+    let text = "x".repeat(20_000);
+    let done = json!({
+        "status": "SUCCEEDED", "output": text, "branch": directive["branch"], "turn": directive["turn"],
+    });
+    worker.post("/v1/callbacks/result", &callback(&directive, done)).ok();
+
+    let path = format!("/v1/jobs/{id}");
+    let begun = std::time::Instant::now();
+    let is_over = |step: &Value| step["output_bytes"] == 20_002 && step["state"] == "SUCCEEDED";
+    while !parts(&admin, &format!("{path}/steps?limit=500")).iter().any(is_over) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "the branch is over");
+    }
+    let first = admin.get(&format!("{path}/steps")).ok();
+    assert_eq!(first["items"].as_array().unwrap().len(), 50, "a part, if nothing is said");
+    let steps = parts(&admin, &format!("{path}/steps?limit=40"));
+    let key = |step: &Value| (step["step_index"].as_u64(), step["branch"].to_string());
+    let branches: std::collections::BTreeSet<_> = steps.iter().map(key).collect();
+    assert_eq!(branches.len(), steps.len(), "none comes twice");
+    assert!(steps.len() >= 120, "{}", steps.len());
+    assert_eq!(steps, parts(&admin, &format!("{path}/steps?limit=500")));
+    assert_eq!(steps, parts(&admin, &format!("{path}/ledger?limit=33")), "one attempt each");
+
+    let large = |outputs: &str| {
+        let mut steps = parts(&admin, &format!("{path}/steps?limit=50&outputs={outputs}"));
+        steps.retain(|step| step["output_bytes"] == 20_002);
+        assert_eq!(steps.len(), 1);
+        steps.swap_remove(0)["output"].clone()
+    };
+    assert_eq!((large("none"), large("small")), (Value::Null, Value::Null));
+    assert_eq!(large("all"), text);
+    for wrong in
+        ["steps?outputs=some", "steps?outputs=all&limit=51", "steps?cursor=1.2", "events?cursor=x"]
+    {
+        admin.get(&format!("{path}/{wrong}")).refused(400, "CALL_INVALID");
+    }
+    let events = parts(&admin, &format!("{path}/events?limit=2"));
+    let numbers: Vec<_> = events.iter().map(|event| event["n"].as_u64().unwrap()).collect();
+    assert!(
+        numbers.len() > 2 && numbers.iter().copied().eq(1..=numbers.len() as u64),
+        "{numbers:?}"
+    );
+    house.close();
+}

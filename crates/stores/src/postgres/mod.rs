@@ -46,10 +46,10 @@ use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
-    Submitted, Wish, Worked,
+    Answer, AttemptFilter, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due,
+    EndOutcome, EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter,
+    JobView, NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store,
+    StoreError, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
@@ -272,12 +272,12 @@ impl Store for PostgresStore {
         read::job(&self.pools, job_id).await
     }
 
-    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
-        read::attempts(&self.pools, job_id).await
+    async fn attempts_by(&self, job_id: JobId, filter: AttemptFilter) -> Answer<Vec<AttemptView>> {
+        read::attempts_by(&self.pools, job_id, &filter).await
     }
 
-    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
-        read::events(&self.pools, job_id).await
+    async fn events_after(&self, job_id: JobId, n: u64, limit: u32) -> Answer<Vec<EventView>> {
+        read::events_after(&self.pools, job_id, n, limit).await
     }
 
     async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {

@@ -3,9 +3,11 @@
 use deadpool_postgres::Object;
 use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{
-    Answer, AttemptError, AttemptView, Check, Ended, EventView, JobFilter, JobView, Violation,
+    Answer, AttemptError, AttemptFilter, AttemptView, Check, Ended, EventView, JobFilter, JobView,
+    Violation,
 };
 use sprag_kernel::machine::State;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{IsolationLevel, Row, Transaction};
 use uuid::Uuid;
 
@@ -16,7 +18,7 @@ use super::rows::{
     HELD_COLUMNS, HELD_WIDTH, attempt_row, facts, get, job_row, key, state, time, unsigned,
     unsigned_long,
 };
-use super::slice::{code, signed};
+use super::slice::{code, signed, span};
 use super::submit::Runner;
 use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold};
@@ -80,18 +82,40 @@ pub(super) async fn jobs(pools: &Pools, filter: &JobFilter) -> Answer<Vec<JobVie
     rows.iter().map(job_view).collect()
 }
 
-pub(super) async fn attempts(pools: &Pools, job_id: JobId) -> Answer<Vec<AttemptView>> {
+pub(super) async fn attempts_by(
+    pools: &Pools,
+    job_id: JobId,
+    filter: &AttemptFilter,
+) -> Answer<Vec<AttemptView>> {
+    // What is not shown is not sent: each row would bring the payload of the job along.
+    let held = HELD_COLUMNS
+        .replace("j.payload", "NULL::text")
+        .replace("a.item, a.output", "NULL::text, NULL::text");
     let sql = format!(
-        "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
+        "SELECT {held}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at,
+             CASE WHEN $8::bigint IS NULL OR octet_length(a.output) <= $8 THEN a.output END,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
              a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at,
-             a.child_id
+             a.child_id, octet_length(a.output)::bigint
          FROM sprag.attempt a JOIN sprag.job j ON j.job_id = a.job_id
              LEFT JOIN sprag.service s ON s.service = a.service
-             LEFT JOIN sprag.served v ON v.service = a.service WHERE a.job_id = $1
-         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
+             LEFT JOIN sprag.served v ON v.service = a.service
+         WHERE a.job_id = $1
+             AND ($2::int IS NULL OR (a.step_index, a.branch, a.turn, a.attempt_no) > ($2, $3::bigint, $4::int, $5::int))
+             AND (NOT $6::boolean OR NOT EXISTS (SELECT 1 FROM sprag.attempt n
+                 WHERE n.job_id = a.job_id AND n.step_index = a.step_index AND n.branch = a.branch
+                     AND n.turn = a.turn AND n.attempt_no > a.attempt_no))
+         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no LIMIT $7::bigint"
     );
-    let rows = pools.read(&sql, &[&job_id.uuid()]).await?;
+    let after = filter.after;
+    let (step, branch) =
+        (after.map(|key| key.step_index.cast_signed()), after.map(|key| key.branch.cast_signed()));
+    let (turn, attempt_no) =
+        (after.map(|key| key.turn.cast_signed()), after.map(|key| key.attempt_no.cast_signed()));
+    let (limit, max_output) = (filter.limit.map(i64::from), filter.max_output.map(i64::from));
+    let asked: [&(dyn ToSql + Sync); 8] =
+        [&job_id.uuid(), &step, &branch, &turn, &attempt_no, &filter.newest, &limit, &max_output];
+    let rows = pools.read(&sql, &asked).await?;
     let mut views = rows.iter().map(attempt_view).collect::<Answer<Vec<_>>>()?;
     for view in views.iter_mut().filter(|view| view.is_in_line).take(MAX_LINES) {
         if let Some((gate, _)) = &view.gate {
@@ -125,6 +149,7 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
         is_paused: get(row, HELD_WIDTH + 10)?,
         timer_at: time(row, HELD_WIDTH + 4)?,
         output: get(row, HELD_WIDTH + 5)?,
+        output_bytes: time(row, HELD_WIDTH + 19)?,
         error: attempt_error(get(row, 41)?, get(row, HELD_WIDTH + 6)?),
         sent_at: time(row, HELD_WIDTH + 7)?,
         acked_at: time(row, HELD_WIDTH + 8)?,
@@ -138,10 +163,15 @@ fn attempt_view(row: &Row) -> Answer<AttemptView> {
     })
 }
 
-pub(super) async fn events(pools: &Pools, job_id: JobId) -> Answer<Vec<EventView>> {
+pub(super) async fn events_after(
+    pools: &Pools,
+    job_id: JobId,
+    n: u64,
+    limit: u32,
+) -> Answer<Vec<EventView>> {
     let sql = "SELECT n::bigint, at, step_index, attempt_no, changes, note FROM sprag.event
-        WHERE job_id = $1 ORDER BY n";
-    let rows = pools.read(sql, &[&job_id.uuid()]).await?;
+        WHERE job_id = $1 AND n > $2::bigint ORDER BY n LIMIT $3::bigint";
+    let rows = pools.read(sql, &[&job_id.uuid(), &span(n), &i64::from(limit)]).await?;
     let count = |row: &Row, column| -> Answer<Option<u32>> {
         Ok(get::<Option<i32>>(row, column)?.and_then(|count| u32::try_from(count).ok()))
     };

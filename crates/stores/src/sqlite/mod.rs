@@ -42,10 +42,10 @@ use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due, EndOutcome,
-    EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter, JobView,
-    NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store, StoreError,
-    Submitted, Wish, Worked,
+    Answer, AttemptFilter, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due,
+    EndOutcome, EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter,
+    JobView, NewJob, Pulse, RenewOutcome, RenewWrite, Signs, StaleCallback, StepPlace, Store,
+    StoreError, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
     Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
@@ -350,12 +350,12 @@ impl Store for SqliteStore {
         self.readers.run(move |tx| read::job(tx, job_id)).await
     }
 
-    async fn attempts(&self, job_id: JobId) -> Answer<Vec<AttemptView>> {
-        self.readers.run(move |tx| read::attempts(tx, job_id)).await
+    async fn attempts_by(&self, job_id: JobId, filter: AttemptFilter) -> Answer<Vec<AttemptView>> {
+        self.readers.run(move |tx| read::attempts_by(tx, job_id, &filter)).await
     }
 
-    async fn events(&self, job_id: JobId) -> Answer<Vec<EventView>> {
-        self.readers.run(move |tx| read::events(tx, job_id)).await
+    async fn events_after(&self, job_id: JobId, n: u64, limit: u32) -> Answer<Vec<EventView>> {
+        self.readers.run(move |tx| read::events_after(tx, job_id, n, limit)).await
     }
 
     async fn feed(&self, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {

@@ -3,7 +3,8 @@
 use rusqlite::{Row, params};
 use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{
-    Answer, AttemptError, AttemptView, Check, Ended, EventView, JobFilter, JobView, Violation,
+    Answer, AttemptError, AttemptFilter, AttemptView, Check, Ended, EventView, JobFilter, JobView,
+    Violation,
 };
 use sprag_kernel::machine::State;
 
@@ -77,52 +78,44 @@ pub(super) fn jobs(tx: &Tx<'_>, filter: &JobFilter) -> Answer<Vec<JobView>> {
     tx.all(&sql, asked, job_view)
 }
 
-pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
+pub(super) fn attempts_by(
+    tx: &Tx<'_>,
+    job_id: JobId,
+    filter: &AttemptFilter,
+) -> Answer<Vec<AttemptView>> {
+    // Bare, so that it is a place in the index and not a question to every row.
+    let behind = match filter.after {
+        Some(_) => "AND (a.step_index, a.branch, a.turn, a.attempt_no) > (?2, ?3, ?4, ?5)",
+        None => "",
+    };
     let sql = format!(
-        "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at, a.output,
+        "SELECT {HELD_COLUMNS}, a.step_id, a.service, a.owner, a.ready_at, a.timer_at,
+             CASE WHEN ?8 IS NULL OR length(CAST(a.output AS BLOB)) <= ?8 THEN a.output END,
              a.error_message, a.sent_at, a.acked_at, a.updated_at, s.paused_at IS NOT NULL,
              a.progress, a.countdown, v.seen_at, a.waits_for, a.gate, a.gate_max, a.admitted_at,
-             a.child_id
+             a.child_id, length(CAST(a.output AS BLOB))
          FROM attempt a JOIN job j ON j.job_id = a.job_id
              LEFT JOIN service s ON s.service = a.service
-             LEFT JOIN served v ON v.service = a.service WHERE a.job_id = ?1
-         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no"
+             LEFT JOIN served v ON v.service = a.service
+         WHERE a.job_id = ?1
+             {behind}
+             AND (NOT ?6 OR NOT EXISTS (SELECT 1 FROM attempt n
+                 WHERE n.job_id = a.job_id AND n.step_index = a.step_index AND n.branch = a.branch
+                     AND n.turn = a.turn AND n.attempt_no > a.attempt_no))
+         ORDER BY a.step_index, a.branch, a.turn, a.attempt_no LIMIT ?7"
     );
-    let mut views = tx.all(&sql, params![job_id.as_bytes()], |row| {
-        let key = key(row)?;
-        let attempt = attempt_row(row, &key)?;
-        let view = || -> rusqlite::Result<AttemptView> {
-            let gate = row.get::<_, Option<String>>(HELD_WIDTH + 15)?;
-            let is_due = row.get::<_, Option<i64>>(HELD_WIDTH + 3)?.is_some();
-            let is_admitted = row.get::<_, Option<i64>>(HELD_WIDTH + 17)?.is_some();
-            let gate_max = row.get(HELD_WIDTH + 16)?;
-            Ok(AttemptView {
-                key,
-                row: attempt,
-                step_id: row.get(HELD_WIDTH)?,
-                service: row.get(HELD_WIDTH + 1)?,
-                owner: row.get::<_, Option<i64>>(HELD_WIDTH + 2)?.map(EngineNo),
-                is_ready: is_due && (gate.is_none() || is_admitted),
-                is_in_line: is_due && gate.is_some() && !is_admitted,
-                line: None,
-                gate: gate.map(|gate| (gate, gate_max)),
-                is_paused: row.get(HELD_WIDTH + 10)?,
-                timer_at: row.get(HELD_WIDTH + 4)?,
-                output: row.get(HELD_WIDTH + 5)?,
-                error: attempt_error(row.get(41)?, row.get(HELD_WIDTH + 6)?),
-                sent_at: row.get(HELD_WIDTH + 7)?,
-                acked_at: row.get(HELD_WIDTH + 8)?,
-                updated_at: row.get(HELD_WIDTH + 9)?,
-                progress: row.get(HELD_WIDTH + 11)?,
-                countdown: row.get(HELD_WIDTH + 12)?,
-                served_at: row.get(HELD_WIDTH + 13)?,
-                waits_for: row.get(HELD_WIDTH + 14)?,
-                batch: None,
-                child: row.get::<_, Option<[u8; 16]>>(HELD_WIDTH + 18)?.map(JobId::from_bytes),
-            })
-        };
-        view().map_err(|error| failed(&error))
-    })?;
+    let after = filter.after;
+    let asked = params![
+        job_id.as_bytes(),
+        after.map(|key| key.step_index),
+        after.map(|key| key.branch.cast_signed()),
+        after.map(|key| key.turn),
+        after.map(|key| key.attempt_no),
+        filter.newest,
+        filter.limit.map_or(-1, i64::from),
+        filter.max_output,
+    ];
+    let mut views = tx.all(&sql, asked, attempt_view)?;
     for view in views.iter_mut().filter(|view| view.is_in_line).take(MAX_LINES) {
         if let Some((gate, _)) = &view.gate {
             view.line = Some(super::gates::gate(tx, gate)?);
@@ -134,6 +127,43 @@ pub(super) fn attempts(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<AttemptView>> {
         }
     }
     Ok(views)
+}
+
+fn attempt_view(row: &Row<'_>) -> Answer<AttemptView> {
+    let key = key(row)?;
+    let attempt = attempt_row(row, &key)?;
+    let view = || -> rusqlite::Result<AttemptView> {
+        let gate = row.get::<_, Option<String>>(HELD_WIDTH + 15)?;
+        let is_due = row.get::<_, Option<i64>>(HELD_WIDTH + 3)?.is_some();
+        let is_admitted = row.get::<_, Option<i64>>(HELD_WIDTH + 17)?.is_some();
+        let gate_max = row.get(HELD_WIDTH + 16)?;
+        Ok(AttemptView {
+            key,
+            row: attempt,
+            step_id: row.get(HELD_WIDTH)?,
+            service: row.get(HELD_WIDTH + 1)?,
+            owner: row.get::<_, Option<i64>>(HELD_WIDTH + 2)?.map(EngineNo),
+            is_ready: is_due && (gate.is_none() || is_admitted),
+            is_in_line: is_due && gate.is_some() && !is_admitted,
+            line: None,
+            gate: gate.map(|gate| (gate, gate_max)),
+            is_paused: row.get(HELD_WIDTH + 10)?,
+            timer_at: row.get(HELD_WIDTH + 4)?,
+            output: row.get(HELD_WIDTH + 5)?,
+            output_bytes: row.get(HELD_WIDTH + 19)?,
+            error: attempt_error(row.get(41)?, row.get(HELD_WIDTH + 6)?),
+            sent_at: row.get(HELD_WIDTH + 7)?,
+            acked_at: row.get(HELD_WIDTH + 8)?,
+            updated_at: row.get(HELD_WIDTH + 9)?,
+            progress: row.get(HELD_WIDTH + 11)?,
+            countdown: row.get(HELD_WIDTH + 12)?,
+            served_at: row.get(HELD_WIDTH + 13)?,
+            waits_for: row.get(HELD_WIDTH + 14)?,
+            batch: None,
+            child: row.get::<_, Option<[u8; 16]>>(HELD_WIDTH + 18)?.map(JobId::from_bytes),
+        })
+    };
+    view().map_err(|error| failed(&error))
 }
 
 /// How activities have ended, each the newest attempt at its place.
@@ -157,10 +187,16 @@ fn end(tx: &Tx<'_>, job_id: JobId, place: Place) -> Answer<Option<Ended>> {
     Ok(found.into_iter().next().filter(|ended| ended.state.is_terminal()))
 }
 
-pub(super) fn events(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<EventView>> {
-    let sql = "SELECT n, at, step_index, attempt_no, changes, note FROM event WHERE job_id = ?1
-        ORDER BY n";
-    tx.all(sql, params![job_id.as_bytes()], |row| {
+pub(super) fn events_after(
+    tx: &Tx<'_>,
+    job_id: JobId,
+    n: u64,
+    limit: u32,
+) -> Answer<Vec<EventView>> {
+    let sql = "SELECT n, at, step_index, attempt_no, changes, note FROM event
+        WHERE job_id = ?1 AND n > ?2 ORDER BY n LIMIT ?3";
+    let n = i64::try_from(n).unwrap_or(i64::MAX);
+    tx.all(sql, params![job_id.as_bytes(), n, limit], |row| {
         let view = || -> rusqlite::Result<EventView> {
             let step: Option<u32> = row.get(2)?;
             let attempt: Option<u32> = row.get(3)?;

@@ -32,6 +32,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Primitives that write nothing, and so have nothing to lose.
 const READS: &[&str] = &[
     "attempts",
+    "attempts_by",
     "audit",
     "backlog",
     "batch",
@@ -42,6 +43,7 @@ const READS: &[&str] = &[
     "counts",
     "ends",
     "events",
+    "events_after",
     "feed",
     "find",
     "gate",
