@@ -34,6 +34,27 @@ const MAX_STREAMS: u32 = 128;
 /// How long the server waits after it could not accept a connection: it may be out of files.
 const REST: Duration = Duration::from_millis(50);
 
+/// An address that is bound and a certificate that was read: what can fail before an engine is started. Callers can
+/// connect and wait.
+pub struct Door {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Door {
+    /// Binds the address of the settings.
+    pub async fn bind(settings: &Settings) -> Result<Self, Refusal> {
+        settings.check()?;
+        let tls = settings.tls.as_ref().map(|(chain, key)| acceptor(chain, key)).transpose()?;
+        let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
+            Refusal::new(Code::ConfigInvalid)
+                .with("listen", settings.listen.to_string())
+                .with("reason", error.to_string())
+        })?;
+        Ok(Self { listener, tls })
+    }
+}
+
 /// A server that listens.
 pub struct Server {
     app: Arc<App>,
@@ -44,14 +65,13 @@ pub struct Server {
 impl Server {
     /// Binds the address. From here on callers can connect; they are served by [`Self::run`].
     pub async fn bind(app: App) -> Result<Self, Refusal> {
-        app.settings.check()?;
-        let tls = app.settings.tls.as_ref().map(|(chain, key)| acceptor(chain, key)).transpose()?;
-        let listener = TcpListener::bind(app.settings.listen).await.map_err(|error| {
-            Refusal::new(Code::ConfigInvalid)
-                .with("listen", app.settings.listen.to_string())
-                .with("reason", error.to_string())
-        })?;
-        Ok(Self { app: Arc::new(app), listener, tls })
+        let door = Door::bind(&app.settings).await?;
+        Ok(Self::behind(door, app))
+    }
+
+    /// A server behind a door that is open already.
+    pub fn behind(door: Door, app: App) -> Self {
+        Self { app: Arc::new(app), listener: door.listener, tls: door.tls }
     }
 
     /// The URL that it is reached by from this machine.

@@ -15,7 +15,7 @@ use sprag_engine::protocol::Protocol;
 use sprag_kernel::{Code, Refusal};
 use sprag_server::app::App;
 use sprag_server::folder::Folder;
-use sprag_server::listen::Server;
+use sprag_server::listen::{Door, Server};
 use sprag_server::outbound;
 use sprag_server::settings::Settings;
 use sprag_stores::AnyStore;
@@ -233,6 +233,8 @@ async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Res
     let path = data_folder(args.data.as_ref());
     let folder = Folder::open(&path)?;
     let (key, admin) = (folder.root_key()?, folder.admin_token()?);
+    // An address that is taken is noticed before an engine joins the store.
+    let door = Door::bind(&settings).await?;
     let beside = || format!("sqlite:{}", folder.path("sprag.db").display());
     let store = AnyStore::open(&args.store.clone().unwrap_or_else(beside)).await?;
     let protocols = args.protocols.as_deref().map(protocols).transpose()?.unwrap_or_default();
@@ -242,7 +244,7 @@ async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Res
     for protocol in protocols {
         engine.put_protocol(&protocol).await?;
     }
-    let server = Server::bind(App::new(engine, key, &admin, settings).await?).await?;
+    let server = Server::behind(door, App::new(engine, key, &admin, settings).await?);
     folder.tell_url(&server.url())?;
     tracing::info!(code = "SERVER_LISTENS", url = server.url(), "the server listens");
     // A server serves whether or not somebody reads this.

@@ -68,3 +68,14 @@ fn an_address_that_can_never_answer_is_refused_at_once() {
         }
     }
 }
+
+#[test]
+fn an_address_that_is_taken_is_noticed_before_an_engine_is_started() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let said = sprag(&["serve", "--data", &data.display().to_string(), "--listen", &address], "");
+    said.refused("CONFIG_INVALID");
+    assert!(!data.join("sprag.db").exists(), "no store was opened");
+}
