@@ -11,7 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -24,6 +26,8 @@ use crate::output::unreadable;
 /// How long the server may take to end.
 const GRACE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
+/// Where the processes beside the server write what goes wrong.
+const WORKERS_LOG: &str = "workers.log";
 /// The exit code of a command that a signal ended.
 const INTERRUPTED: i32 = 130;
 
@@ -130,13 +134,28 @@ impl Stage {
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(self.log("workers.log")?)
+            .stderr(self.log(WORKERS_LOG)?)
             .process_group(0)
             .spawn()
             .map_err(|error| unreadable("a process", &error))?;
         let id = child.id();
         self.lock().push(child);
         Ok(id)
+    }
+
+    /// Whether a process beside the server has ended by itself. It keeps its number until the stage ends.
+    pub fn has_ended(&self, process: u32) -> bool {
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let asked = group(process).map(|process| waitid(WaitId::Pid(process), ended));
+        matches!(asked, Some(Ok(Some(_))))
+    }
+
+    /// The last lines that the processes beside the server have written to stderr.
+    pub fn last_words(&self, lines: usize) -> String {
+        let text = fs::read(self.folder.join(WORKERS_LOG)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
     }
 
     /// Ends everything as its admin would.

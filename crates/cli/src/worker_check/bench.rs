@@ -33,11 +33,15 @@ steps:
 ];
 const SERVICE: &str = "check";
 const LOOK: Duration = Duration::from_millis(20);
+/// How many lines of the worker's stderr are shown.
+const WORDS: usize = 10;
 
 /// A server, and the worker under test beside it.
 pub(super) struct Bench {
     stage: Stage,
     client: Client,
+    /// The process of the worker.
+    worker: u32,
     limit: Duration,
     jobs: u32,
 }
@@ -61,8 +65,8 @@ impl Bench {
         without_settings(&mut command);
         command.args(["-c", exec]).env("SERVICE", SERVICE).env("SPRAG_SERVER", stage.url());
         command.env("SPRAG_TOKEN", token["token"].as_str().unwrap_or_default());
-        stage.start(&mut command)?;
-        Ok(Self { stage, client, limit, jobs: 0 })
+        let worker = stage.start(&mut command)?;
+        Ok(Self { stage, client, worker, limit, jobs: 0 })
     }
 
     /// Ends both.
@@ -129,16 +133,26 @@ impl Bench {
             if is_wanted(&job, &steps) {
                 return Ok((job, steps));
             }
+            if self.stage.has_ended(self.worker) {
+                return Err(format!("the worker has ended{}", self.last_words()));
+            }
             if begun.elapsed() > self.limit {
                 let seen: Vec<String> = steps
                     .iter()
                     .map(|step| format!("{}, attempt {}", step["state"], step["attempt_no"]))
                     .collect();
                 let seen = seen.join("; ");
-                return Err(format!("after {} s the step is {seen}", self.limit.as_secs()));
+                let (limit, words) = (self.limit.as_secs(), self.last_words());
+                return Err(format!("after {limit} s the step is {seen}{words}"));
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// What the worker last said, if it said anything.
+    fn last_words(&self) -> String {
+        let words = self.stage.last_words(WORDS);
+        if words.is_empty() { words } else { format!("; its stderr ends with:\n{words}") }
     }
 
     fn call(&self, method: &str, path: &str, body: &[u8]) -> Seen<Value> {

@@ -107,6 +107,11 @@ fn a_worker_that_shows_no_signs_of_life_fails_that_check_alone() {
 #[test]
 fn a_worker_that_does_not_start_fails_every_check() {
     let folder = tempfile::tempdir().unwrap();
-    let said = check(folder.path(), "false", &["--short", "--timeout", "1"]);
+    let begun = std::time::Instant::now();
+    let exec = "echo there is no such interpreter >&2; exit 3";
+    let said = check(folder.path(), exec, &["--short", "--timeout", "300"]);
     assert_eq!((said.code, failed(&said).len()), (1, 6), "{}", said.stdout);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(300), "its end is noticed");
+    assert!(said.stdout.contains("the worker has ended"), "{}", said.stdout);
+    assert!(said.stdout.contains("no such interpreter"), "{}", said.stdout);
 }
