@@ -235,9 +235,18 @@ impl<S: Store> Heart<S> {
         if dead == self.engine {
             return;
         }
-        tracing::warn!(code = "ENGINE_TAKEN_OVER", dead = dead.0, "taking over a silent engine");
         let (store, heir) = (self.store.clone(), self.engine);
-        self.calls.spawn(async move { Done::TakenOver(store.take_over(dead, heir).await) });
+        self.calls.spawn(async move {
+            let taken = store.take_over(dead, heir).await;
+            // One that was stopped has given back what it held.
+            let (held, dead) = (taken.as_ref().map_or(0, Vec::len), dead.0);
+            if held > 0 {
+                tracing::warn!(code = "ENGINE_TAKEN_OVER", dead, held, "a silent engine held work");
+            } else {
+                tracing::info!(code = "ENGINE_TAKEN_OVER", dead, "an engine has gone");
+            }
+            Done::TakenOver(taken)
+        });
     }
 
     /// Goes on with what a dead engine held: a message is finished, an attempt is lost.

@@ -133,3 +133,20 @@ fn a_second_signal_does_not_wait() {
     house.serve();
     house.close();
 }
+
+#[test]
+fn a_server_that_was_stopped_is_not_reported_as_one_that_fell_silent() {
+    let mut house = House::open();
+    assert!(house.server.take().unwrap().stop().success());
+    house.serve();
+    let begun = std::time::Instant::now();
+    let line = loop {
+        let log = std::fs::read_to_string(house.file("log")).unwrap();
+        if let Some(line) = log.lines().find(|line| line.contains("ENGINE_TAKEN_OVER")) {
+            break serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+        assert!(begun.elapsed() < PATIENCE, "{log}");
+    };
+    assert_eq!(line["level"], "INFO", "{line}");
+    house.close();
+}
