@@ -63,6 +63,20 @@ fn nor_does_it_on_postgres() {
     fuzz(house);
 }
 
+/// The number on the line of the fuzzer's summary that this finds.
+fn number(said: &str, find: impl Fn(&str) -> Option<&str>) -> usize {
+    let found = said.lines().find_map(|line| find(line.trim()));
+    found.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+/// How many operations the document has.
+fn operations() -> usize {
+    let document = serde_json::to_value(sprag_server::app::openapi()).unwrap();
+    let paths = document["paths"].as_object().unwrap().values();
+    let methods = ["get", "put", "post", "delete"];
+    paths.map(|path| methods.iter().filter(|method| path[**method].is_object()).count()).sum()
+}
+
 fn fuzz(house: House) {
     let fuzzer = fuzzer();
     let hooks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/door/fuzz_hooks.py");
@@ -85,6 +99,10 @@ fn fuzz(house: House) {
     let done = fuzzer.output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
-    assert!(said.contains("Tested:"), "it says what it tested: {said}");
+    // All that the document has but the stream, and every one of them often.
+    let operations = operations() - 1;
+    assert_eq!(number(&said, |line| line.strip_prefix("Tested: ")), operations, "{said}");
+    let cases = number(&said, |line| line.split_once(" generated").map(|(number, _)| number));
+    assert!(cases >= operations * 10, "{cases} cases for {operations} operations: {said}");
     house.close();
 }
