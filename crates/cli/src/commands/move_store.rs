@@ -15,7 +15,8 @@ use crate::output::{Failure, Output, unreadable};
 #[command(after_help = "\
 Both stores are closed to engines from the first row on. If the command is interrupted, the same command goes
 on where it was. In the end the rows of all tables are counted, the target is audited and opened; the source
-stays as it was, and closed. Cursors of the feed belong to one store: readers begin anew.
+stays as it was, and closed. Cursors of the feed belong to one store: readers begin anew. Tables of your own in
+the same file or database are not moved: move them by other means while the store is closed.
 
 Example:
   sprag move --from sqlite:sprag.db --to postgres://localhost/sprag")]

@@ -43,13 +43,27 @@ async fn fill(path: &Path) {
     let user = rusqlite::Connection::open(path).unwrap();
     user.busy_timeout(Duration::from_secs(5)).unwrap();
     sprag_stores::sqlite::submit_in(&user, "no envelope").unwrap();
+    own_table(&user);
     while !engine.store().inbox_waiting(1).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
-/// All rows of all tables but the store's own notes and counts, as text, in the order of their keys.
+/// A table of the user's own in the same file, with a type that no table of the schema has.
+fn own_table(file: &rusqlite::Connection) {
+    file.execute_batch(
+        "CREATE TABLE payment (id INTEGER, euros REAL); INSERT INTO payment VALUES (1, 2.5)",
+    )
+    .unwrap();
+}
+
+fn payments(path: &Path) -> Option<i64> {
+    let file = rusqlite::Connection::open(path).unwrap();
+    file.query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).ok()
+}
+
+/// All rows of all tables but the user's and the store's own notes and counts, as text, in the order of their keys.
 fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
     let file = rusqlite::Connection::open(path).unwrap();
     let mut names = file
@@ -59,7 +73,7 @@ fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
         names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     names
         .into_iter()
-        .filter(|name| name != "meta" && name != "job_count")
+        .filter(|name| !["meta", "job_count", "payment"].contains(&name.as_str()))
         .map(|name| {
             let mut all = file.prepare(&format!("SELECT * FROM {name}")).unwrap();
             let width = all.column_count();
@@ -125,6 +139,7 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
 
     move_with_kills(&postgres, &back, &kills);
     assert_eq!(rows(&last), before);
+    assert_eq!((payments(&first), payments(&last)), (Some(1), None));
     runtime.block_on(async {
         let store = SqliteStore::open(&last, Durability::Process).unwrap();
         store.join("an engine").await.unwrap();
@@ -145,6 +160,11 @@ fn a_store_in_use_a_full_target_and_a_missing_source_are_refused() {
     let in_use = SqliteStore::open(&first, Durability::Process).unwrap();
     to(&first, &folder.path().join("new.db")).refused("STORE_IN_USE");
     drop(in_use);
+    let file = rusqlite::Connection::open(&first).unwrap();
+    let version = "UPDATE meta SET value = value + ?1 WHERE key = 'schema_version'";
+    file.execute(version, [1]).unwrap();
+    to(&first, &folder.path().join("new.db")).refused("MOVE_REFUSED");
+    file.execute(version, [-1]).unwrap();
     let moved = to(&first, &folder.path().join("new.db"));
     assert_eq!(moved.code, 0, "{}", moved.stderr);
 }

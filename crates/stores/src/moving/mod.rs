@@ -6,7 +6,8 @@
 //! slice on both stores are closed, so that no engine works on either; in the end the counts of all tables are
 //! compared and the target is audited, and only then is it opened. The source stays closed.
 //!
-//! Positions in the feed are not copied but given anew, in the same order: a cursor belongs to its store.
+//! Tables that the schema does not have are the user's, and stay where they are. Positions in the feed are not copied
+//! but given anew, in the same order: a cursor belongs to its store.
 
 mod postgres;
 mod sqlite;
@@ -19,6 +20,7 @@ use sprag_engine::store::{Answer, Check, StoreError};
 use sprag_kernel::{Code, Refusal};
 
 use crate::any::{Place, place};
+use crate::sqlite::known_version;
 use postgres::PostgresSide;
 use sqlite::SqliteSide;
 use table::{Cell, Table, key_from, key_text};
@@ -152,16 +154,23 @@ fn refused(reason: String) -> StoreError {
     StoreError::Refused(Refusal::new(Code::MoveRefused).with("reason", reason))
 }
 
-/// The tables of both sides, which must be the same. Positions are the target's own.
+/// The tables of both sides, which must be the same, and all that there are in this version of the schema. Positions
+/// are the target's own.
 async fn same_tables(source: &Side, target: &Side) -> Answer<Vec<(Table, Table)>> {
+    let known = Some(known_version().to_string());
+    for side in [source, target] {
+        if side.meta("schema_version").await? != known {
+            let reason =
+                "a store has a newer schema than this version of sprag: move it with the newest";
+            return Err(refused(reason.to_owned()));
+        }
+    }
     let (here, there) = (source.tables().await?, target.tables().await?);
     let names = |tables: &[Table]| -> Vec<String> {
         tables.iter().map(|table| format!("{} {}", table.name, table.columns().join(" "))).collect()
     };
     if names(&here) != names(&there) {
-        return Err(refused(
-            "the two stores do not have the same version of the schema".to_owned(),
-        ));
+        return Err(refused("the tables of the two stores are not the same".to_owned()));
     }
     Ok(here.into_iter().zip(there).collect())
 }

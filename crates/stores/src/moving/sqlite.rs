@@ -10,7 +10,7 @@ use sprag_kernel::{Code, Refusal};
 
 use super::CLOSED;
 use super::table::{Cell, Column, Table};
-use crate::sqlite::{Durability, audit_of, failed, open_file, own_file};
+use crate::sqlite::{Durability, audit_of, failed, known_tables, open_file, own_file};
 
 pub(super) struct SqliteSide {
     connection: Connection,
@@ -43,9 +43,14 @@ impl SqliteSide {
             WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
         let mut statement = self.connection.prepare(sql)?;
         let names = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        // The others are the user's own: the file is theirs too.
+        let known = known_tables()?;
         let mut tables = Vec::new();
         for name in names {
             let (name, is_counted): (String, bool) = name?;
+            if !known.contains(&name) {
+                continue;
+            }
             let mut columns =
                 self.connection.prepare("SELECT name, type, pk FROM pragma_table_info(?1)")?;
             let columns = columns.query_map([&name], |row| {

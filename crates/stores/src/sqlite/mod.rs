@@ -32,6 +32,7 @@ mod work;
 mod worker;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -70,6 +71,21 @@ const FOREIGN: Duration = Duration::from_millis(250);
 /// A connection to a file of this binary's schema.
 pub(crate) fn open_file(path: &Path, durability: Durability) -> Answer<rusqlite::Connection> {
     open::open(path, durability, &open::schema()).map(|(connection, _)| connection)
+}
+
+/// The newest version of the schema that this binary knows.
+pub(crate) fn known_version() -> i64 {
+    open::schema().version()
+}
+
+/// The tables of that version.
+pub(crate) fn known_tables() -> rusqlite::Result<BTreeSet<String>> {
+    let pattern = rusqlite::Connection::open_in_memory()?;
+    for step in open::schema().missing(0) {
+        pattern.execute_batch(step.sql)?;
+    }
+    let mut names = pattern.prepare("SELECT name FROM sqlite_master WHERE type = 'table'")?;
+    names.query_map([], |row| row.get(0))?.collect()
 }
 
 /// Every invariant, on a connection that nobody else writes beside.
