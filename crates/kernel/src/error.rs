@@ -280,10 +280,10 @@ codes! {
         "stop it first, or use Postgres for several engines";
     StoreClosed = "STORE_CLOSED", Conflict, 409,
         "the store is being moved, or was moved to another one, and no engine may work on it",
-        "start the engine on the store that it was moved to, or end the move first";
+        "start the engine on the store that it was moved to, end the move first, or abandon it (`sprag move --abandon`)";
     MoveRefused = "MOVE_REFUSED", Rejected, 409,
         "the store cannot be moved as it is",
-        "read the reason; give a target that holds nothing, or the one that this source was filling";
+        "read the reason; give a target that holds nothing, or the one that this source was filling, or abandon the move (`sprag move --abandon`)";
     EngineFenced = "ENGINE_FENCED", Conflict, 409,
         "this engine was silent for so long that another one has taken over its work",
         "start it again";

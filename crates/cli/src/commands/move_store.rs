@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use sprag_stores::moving::{Progress, move_store};
+use sprag_stores::moving::{Progress, abandon_move, move_store};
 
 use crate::output::{Failure, Output, unreadable};
 
@@ -18,20 +18,32 @@ on where it was. In the end the rows of all tables are counted, the target is au
 stays as it was, and closed. Cursors of the feed belong to one store: readers begin anew. Tables of your own in
 the same file or database are not moved: move them by other means while the store is closed.
 
-Example:
-  sprag move --from sqlite:sprag.db --to postgres://localhost/sprag")]
+A move that was interrupted goes on between the same two stores only. --abandon gives it up instead.
+
+Examples:
+  sprag move --from sqlite:sprag.db --to postgres://localhost/sprag
+  sprag move --from sqlite:sprag.db --to postgres://localhost/sprag --abandon")]
 pub struct MoveArgs {
     /// The store that has the jobs: sqlite:FILE or postgres://...
     #[arg(long, value_name = "URL")]
     from: String,
     /// A store that has none, or one that this command was filling.
-    #[arg(long, value_name = "URL")]
-    to: String,
+    #[arg(long, value_name = "URL", required_unless_present = "abandon")]
+    to: Option<String>,
+    /// Give up a move that was interrupted: empty the target and open the source again. Leave out --to if the
+    /// target is lost.
+    #[arg(long)]
+    abandon: bool,
 }
 
 #[derive(Serialize)]
 struct Report {
     moved: BTreeMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct Abandoned {
+    abandoned: bool,
 }
 
 /// Runs `sprag move`.
@@ -40,6 +52,14 @@ pub fn run(args: &MoveArgs, output: &mut Output) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| unreadable("a thread", &error))?;
+    let (Some(to), false) = (&args.to, args.abandon) else {
+        let abandoned = runtime.block_on(abandon_move(&args.from, args.to.as_deref()));
+        abandoned.map_err(sprag_kernel::Refusal::from)?;
+        if output.is_json() {
+            return output.json(&Abandoned { abandoned: true });
+        }
+        return output.line("abandoned; the source is open again");
+    };
     let is_shown = !output.is_json() && std::io::stderr().is_terminal();
     let bar = if is_shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{msg:16} {wide_bar} {pos}/{len}");
@@ -49,7 +69,7 @@ pub fn run(args: &MoveArgs, output: &mut Output) -> Result<(), Failure> {
         bar.set_length(progress.total);
         bar.set_position(progress.moved);
     };
-    let moved = runtime.block_on(move_store(&args.from, &args.to, tell));
+    let moved = runtime.block_on(move_store(&args.from, to, tell));
     bar.finish_and_clear();
     let moved = moved.map_err(sprag_kernel::Refusal::from)?.rows;
     if output.is_json() {

@@ -11,7 +11,9 @@ use sprag_engine::engine::EngineBuilder;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::Store;
 use sprag_engine::worker::Handler;
+use sprag_stores::AnyStore;
 use sprag_stores::sqlite::{Durability, SqliteStore};
+use tokio::runtime::Runtime;
 
 use super::sprag;
 
@@ -88,22 +90,120 @@ fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
         .collect()
 }
 
-/// Moves, killed after each of these slices and started again.
+/// Runs a command that ends at a crash point.
+#[track_caller]
+fn kill(args: &[&str], point: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sprag"));
+    let status = command.args(args).env("SPRAG_CRASH", point).output().unwrap().status;
+    assert_eq!(status.code(), None, "it was killed at {point}");
+}
+
+/// Moves, killed at each of these points and started again.
 fn move_with_kills(from: &str, to: &str, kills: &[&str]) -> serde_json::Value {
     for point in kills {
-        let status = Command::new(env!("CARGO_BIN_EXE_sprag"))
-            .args(["move", "--from", from, "--to", to])
-            .env("SPRAG_CRASH", point)
-            .output()
-            .unwrap()
-            .status;
-        assert!(!status.success(), "it was killed at {point}");
+        kill(&["move", "--from", from, "--to", to], point);
         // Half a store is nobody's: an engine would run its jobs while the source still has them.
         sprag(&["move", "--from", to, "--to", from], "").refused("MOVE_REFUSED");
     }
     let said = sprag(&["move", "--from", from, "--to", to, "--json"], "");
     assert_eq!(said.code, 0, "{}", said.stderr);
     said.json()
+}
+
+fn url(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+/// A new database.
+fn database(runtime: &Runtime, cluster: &Cluster) -> String {
+    let database = runtime.block_on(cluster.database());
+    let name = database.rsplit_once("dbname=").unwrap().1;
+    let host = cluster.folder().display().to_string().replace('/', "%2F");
+    format!("postgres://sprag@{host}/{name}")
+}
+
+/// Whether an engine may work on a store, and why not.
+fn joined(runtime: &Runtime, url: &str) -> Result<(), String> {
+    runtime.block_on(async {
+        let store = AnyStore::open(url).await.unwrap();
+        let engine = store.join("an engine").await.map_err(|error| error.to_string())?;
+        store.leave(engine).await.map_err(|error| error.to_string())
+    })
+}
+
+/// Asserts that a command is refused with this reason.
+#[track_caller]
+fn refused(args: &[&str], reason: &str) {
+    let said = sprag(args, "");
+    said.refused("MOVE_REFUSED");
+    assert!(said.stderr.contains(reason), "{}", said.stderr);
+}
+
+/// A source whose move is interrupted, another source, another target, and the target, which has only the user's
+/// own table if it is a file.
+fn expect_tied([from, other, elsewhere, to]: [&str; 4], runtime: &Runtime) {
+    kill(&["move", "--from", from, "--to", to], "move.after_slice:2");
+    refused(&["move", "--from", other, "--to", to], "filled from another store");
+    refused(&["move", "--from", other, "--to", to, "--abandon"], "filled from another store");
+    joined(runtime, other).expect("it was not closed");
+    refused(&["move", "--from", from, "--to", elsewhere], "moved to another store");
+    sprag(&["move", "--from", elsewhere, "--to", from], "").refused("MOVE_REFUSED");
+    refused(&["move", "--from", from, "--to", elsewhere, "--abandon"], "not the one of this move");
+    joined(runtime, elsewhere).expect("it was not closed");
+    assert!(joined(runtime, from).unwrap_err().contains("STORE_CLOSED"));
+    assert!(joined(runtime, to).unwrap_err().contains("STORE_CLOSED"));
+}
+
+/// Abandons a move that was interrupted, through kills, and moves after all.
+fn expect_abandoned(from: &str, to: &str, runtime: &Runtime) {
+    let abandon = ["move", "--from", from, "--to", to, "--abandon"];
+    for point in ["move.after_emptying:1", "move.after_reopening:1"] {
+        kill(&abandon, point);
+        assert!(joined(runtime, to).unwrap_err().contains("STORE_CLOSED"));
+    }
+    assert_eq!(sprag(&abandon, "").code, 0);
+    joined(runtime, from).expect("it is open again");
+    refused(&abandon, "no move between these two stores");
+    kill(&["move", "--from", from, "--to", to], "move.before_opening:1");
+    assert_eq!(sprag(&abandon, "").code, 0);
+
+    kill(&["move", "--from", from, "--to", to], "move.after_slice:1");
+    let moved = sprag(&["move", "--from", from, "--to", to], "");
+    assert_eq!(moved.code, 0, "{}", moved.stderr);
+    refused(&abandon, "the move is complete");
+    refused(&["move", "--from", from, "--abandon"], "was moved");
+    joined(runtime, to).expect("it is open");
+}
+
+#[test]
+fn an_interrupted_move_goes_on_between_the_same_two_stores_or_is_abandoned() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(fill(&path("first.db")));
+    runtime.block_on(fill(&path("other.db")));
+    let before = rows(&path("first.db"));
+    let cluster = Cluster::start();
+    let (postgres, spare) = (database(&runtime, &cluster), database(&runtime, &cluster));
+    let [first, other, elsewhere, last] =
+        ["first.db", "other.db", "elsewhere.db", "last.db"].map(|name| url(&path(name)));
+
+    expect_tied([&first, &other, &elsewhere, &postgres], &runtime);
+    expect_abandoned(&first, &postgres, &runtime);
+
+    own_table(&rusqlite::Connection::open(path("last.db")).unwrap());
+    expect_tied([&postgres, &other, &spare, &last], &runtime);
+    expect_abandoned(&postgres, &last, &runtime);
+    assert_eq!(payments(&path("last.db")), Some(1));
+    let jobs = |rows: Vec<(String, Vec<Vec<String>>)>| {
+        rows.into_iter().filter(|(name, _)| name != "engine").collect::<Vec<_>>()
+    };
+    assert_eq!(jobs(rows(&path("last.db"))), jobs(before));
+
+    // The target is lost: the source alone is opened.
+    kill(&["move", "--from", &other, "--to", &url(&path("lost.db"))], "move.after_slice:1");
+    assert_eq!(sprag(&["move", "--from", &other, "--abandon"], "").code, 0);
+    joined(&runtime, &other).expect("it is open again");
 }
 
 #[test]
@@ -113,16 +213,17 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(fill(&first));
     let cluster = Cluster::start();
-    let database = runtime.block_on(cluster.database());
-    let name = database.rsplit_once("dbname=").unwrap().1;
-    let host = cluster.folder().display().to_string().replace('/', "%2F");
-    let postgres = format!("postgres://sprag@{host}/{name}");
-    let (here, back) =
-        (format!("sqlite:{}", first.display()), format!("sqlite:{}", last.display()));
+    let postgres = database(&runtime, &cluster);
+    let (here, back) = (url(&first), url(&last));
     let before = rows(&first);
 
-    let kills =
-        ["move.after_slice:1", "move.after_slice:3", "move.after_slice:2", "move.before_opening:1"];
+    let kills = [
+        "move.before_closing_source:1",
+        "move.after_slice:1",
+        "move.after_slice:3",
+        "move.after_slice:2",
+        "move.before_opening:1",
+    ];
     let moved = move_with_kills(&here, &postgres, &kills);
     assert_eq!(moved["moved"]["job"], JOBS);
     let again = sprag(&["move", "--from", &here, "--to", &postgres], "");
@@ -153,7 +254,6 @@ fn a_store_in_use_a_full_target_and_a_missing_source_are_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(fill(&first));
     runtime.block_on(fill(&other));
-    let url = |path: &Path| format!("sqlite:{}", path.display());
     let to = |from: &Path, to: &Path| sprag(&["move", "--from", &url(from), "--to", &url(to)], "");
     to(&first, &other).refused("MOVE_REFUSED");
     to(&folder.path().join("none.db"), &other).refused("INPUT_UNREADABLE");

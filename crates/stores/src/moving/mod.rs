@@ -6,6 +6,11 @@
 //! slice on both stores are closed, so that no engine works on either; in the end the counts of all tables are
 //! compared and the target is audited, and only then is it opened. The source stays closed.
 //!
+//! Both stores note the id of the move, the target before the source. So a move that was interrupted goes on
+//! between the same two stores only: another source would add its rows to those of the first, and another target
+//! would be a second copy. Until the target is opened the source has everything: `abandon` empties the one and opens
+//! the other again.
+//!
 //! Tables that the schema does not have are the user's, and stay where they are. Positions in the feed are not copied
 //! but given anew, in the same order: a cursor belongs to its store.
 
@@ -29,10 +34,19 @@ use table::{Cell, Table, key_from, key_text};
 const SLICE: u32 = 250;
 /// The key in `meta` that closes a store to engines; its value says why.
 pub(crate) const CLOSED: &str = "closed";
+/// The key in `meta` of both stores that says which move they belong to.
+const MOVE: &str = "move_id";
 /// The keys in `meta` of the target that say how far each table came.
 const PROGRESS: &str = "move ";
+/// Why a source is closed while its rows are copied, and after that.
+const MOVING: &str = "it is being moved";
+const GONE: &str = "it was moved";
+/// Why a target is closed until it is whole.
+const FILLING: &str = "it is being filled by a move";
+/// What a store makes of the other tables.
+const COUNTS: [&str; 1] = ["job_count"];
 /// Tables that are not copied: the store's own, and what it makes of the others.
-const OWN: [&str; 2] = ["meta", "job_count"];
+const OWN: [&str; 2] = ["meta", COUNTS[0]];
 
 /// How far a move is.
 #[derive(Clone, Debug)]
@@ -50,6 +64,12 @@ pub struct Progress {
 pub struct Moved {
     /// Rows by table.
     pub rows: BTreeMap<String, u64>,
+}
+
+/// What a move notes in a store that it closes.
+struct Mark {
+    why: String,
+    id: Option<String>,
 }
 
 /// Either side of a move.
@@ -84,13 +104,26 @@ impl Side {
         ask!(self.meta(key))
     }
 
-    async fn set_meta(&mut self, key: &str, value: Option<&str>) -> Answer<()> {
-        ask!(self.set_meta(key, value))
+    /// What a move has noted here: why the store is closed, and the move's id.
+    async fn mark(&self) -> Answer<Option<Mark>> {
+        let Some(why) = self.meta(CLOSED).await? else { return Ok(None) };
+        Ok(Some(Mark { why, id: self.meta(MOVE).await? }))
     }
 
-    /// Closes the store, unless an engine works on it.
-    async fn close(&mut self, why: &str) -> Answer<()> {
-        ask!(self.close(why))
+    /// Closes the store for a move, unless an engine works on it.
+    async fn close(&mut self, why: &str, id: &str) -> Answer<()> {
+        ask!(self.close(&[(CLOSED, why), (MOVE, id)]))
+    }
+
+    /// Opens the store to engines, and forgets the move.
+    async fn open_again(&mut self) -> Answer<()> {
+        ask!(self.forget_notes(&[CLOSED, MOVE], PROGRESS))
+    }
+
+    /// Deletes all rows, and the notes of how far they came, in one transaction. The store stays closed.
+    async fn empty(&mut self, tables: &[(Table, Table)]) -> Answer<()> {
+        let names: Vec<&str> = tables.iter().map(|(table, _)| table.name.as_str()).collect();
+        ask!(self.empty(&[names.as_slice(), &COUNTS].concat(), PROGRESS))
     }
 
     async fn count(&self, table: &str) -> Answer<u64> {
@@ -130,19 +163,51 @@ pub async fn move_store(from: &str, to: &str, mut tell: impl FnMut(&Progress)) -
     let mut source = Side::open(from, true).await?;
     let mut target = Side::open(to, false).await?;
     let tables = same_tables(&source, &target).await?;
-    begin(&mut source, &mut target, &tables).await?;
+    let id = begin(&mut source, &mut target, &tables).await?;
     for table in &tables {
         copy(&source, &mut target, table, &mut tell).await?;
     }
     target.settle(&tables.iter().map(|(_, there)| there.clone()).collect::<Vec<_>>()).await?;
     let rows = verify(&source, &target, &tables).await?;
-    source.set_meta(CLOSED, Some("it was moved")).await?;
+    source.close(GONE, &id).await?;
     crash_point("move.before_opening");
-    for (table, _) in &tables {
-        target.set_meta(&format!("{PROGRESS}{}", table.name), None).await?;
-    }
-    target.set_meta(CLOSED, None).await?;
+    target.open_again().await?;
     Ok(Moved { rows })
+}
+
+/// Abandons a move that was interrupted: empties the target, and opens the source again. Without a target, because
+/// it is lost, the source alone is opened.
+pub async fn abandon_move(from: &str, to: Option<&str>) -> Answer<()> {
+    let mut source = Side::open(from, true).await?;
+    let here = source.mark().await?;
+    let Some(to) = to else {
+        return match here {
+            Some(mark) if mark.why == MOVING => source.open_again().await,
+            Some(_) => Err(refused("the source was moved, and its target is at work".to_owned())),
+            None => Err(refused("no move of the source was begun".to_owned())),
+        };
+    };
+    let mut target = Side::open(to, true).await?;
+    let tables = same_tables(&source, &target).await?;
+    let Some(there) = target.mark().await?.filter(|mark| mark.why == FILLING) else {
+        let reason = match here {
+            Some(mark) if mark.why == GONE => "the move is complete, and the target is open",
+            Some(_) => "the target is not the one of this move; if that is lost, leave --to out",
+            None => "no move between these two stores was begun",
+        };
+        return Err(refused(reason.to_owned()));
+    };
+    let is_ours = here.as_ref().is_some_and(|here| here.id == there.id);
+    // An open source beside a target without rows: the move was interrupted before the source was closed, or
+    // abandoning it after it was opened.
+    if !is_ours && (here.is_some() || !is_empty(&target, &tables).await?) {
+        return Err(not_ours());
+    }
+    target.empty(&tables).await?;
+    crash_point("move.after_emptying");
+    source.open_again().await?;
+    crash_point("move.after_reopening");
+    target.open_again().await
 }
 
 /// The refusal of a store that is closed to engines.
@@ -175,30 +240,58 @@ async fn same_tables(source: &Side, target: &Side) -> Answer<Vec<(Table, Table)>
     Ok(here.into_iter().zip(there).collect())
 }
 
-/// Closes both stores, and refuses a target that holds anything but what this source has put there.
-async fn begin(source: &mut Side, target: &mut Side, tables: &[(Table, Table)]) -> Answer<()> {
-    let state = target.meta(CLOSED).await?;
-    let is_resumed = state.as_deref() == Some(FILLING);
-    if !is_resumed {
-        for (table, _) in tables {
-            if target.count(&table.name).await? > 0 {
-                return Err(refused(format!("the target holds rows of {}", table.name)));
-            }
-        }
-        if source.meta(CLOSED).await?.as_deref() == Some("it was moved") {
+/// Closes both stores, or finds them closed by the same move. Returns the move's id.
+async fn begin(source: &mut Side, target: &mut Side, tables: &[(Table, Table)]) -> Answer<String> {
+    let (here, there) = (source.mark().await?, target.mark().await?);
+    let is_filling = there.as_ref().is_some_and(|mark| mark.why == FILLING);
+    let both = here.as_ref().zip(there.as_ref());
+    let is_resumed = |(here, there): &(&Mark, &Mark)| is_filling && here.id == there.id;
+    if let Some(id) = both.filter(is_resumed).and_then(|(here, _)| here.id.clone()) {
+        source.close(MOVING, &id).await?;
+        return Ok(id);
+    }
+    match here {
+        Some(mark) if mark.why == GONE => {
             return Err(refused("the source was moved before".to_owned()));
         }
-        sound(&source.audit().await?)?;
+        Some(_) => {
+            let reason = "the source is being moved to another store, or filled from one: go on with that, or \
+                abandon it";
+            return Err(refused(reason.to_owned()));
+        }
+        None => {}
     }
-    source.close("it is being moved").await?;
-    if !is_resumed {
-        target.close(FILLING).await?;
+    if !is_empty(target, tables).await? {
+        return Err(if is_filling {
+            not_ours()
+        } else {
+            refused("the target holds rows".to_owned())
+        });
     }
-    Ok(())
+    sound(&source.audit().await?)?;
+    let id = uuid::Uuid::now_v7().to_string();
+    target.close(FILLING, &id).await?;
+    crash_point("move.before_closing_source");
+    if let Err(error) = source.close(MOVING, &id).await {
+        target.open_again().await?;
+        return Err(error);
+    }
+    Ok(id)
 }
 
-/// Why a target is closed until it is whole.
-const FILLING: &str = "it is being filled by a move";
+fn not_ours() -> StoreError {
+    let reason = "the target is being filled from another store: go on with that, or abandon it";
+    refused(reason.to_owned())
+}
+
+async fn is_empty(side: &Side, tables: &[(Table, Table)]) -> Answer<bool> {
+    for (table, _) in tables {
+        if side.count(&table.name).await? > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
 
 async fn copy(
     source: &Side,

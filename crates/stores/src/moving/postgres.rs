@@ -5,15 +5,20 @@ use std::fmt::Write as _;
 use deadpool_postgres::Object;
 use sprag_engine::store::{Answer, Check, Store, StoreError};
 use sprag_kernel::{Code, Refusal};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
+use super::refused;
 use super::table::{Cell, Column, Table};
-use super::{CLOSED, refused};
 use crate::postgres::{PostgresOptions, PostgresStore, failed, plain};
 
 /// How long ago an engine must have beaten to count as stopped; longer than any beats apart.
 const SILENT_MS: i64 = 15_000;
+/// Makes this process the only one that moves the store, as long as its connection lives; the number is `move` in
+/// ASCII. The server may take a moment to notice that a process which had it was killed.
+const OWN_MOVE: &str =
+    "SET lock_timeout = '5s'; SELECT pg_advisory_lock(x'6d6f7665'::bigint); RESET lock_timeout";
 
 pub(super) struct PostgresSide {
     store: PostgresStore,
@@ -24,6 +29,12 @@ impl PostgresSide {
     pub(super) async fn open(url: &str) -> Answer<Self> {
         let store = PostgresStore::open(&PostgresOptions::new(url)).await?;
         let client = plain(&store).await?;
+        if let Err(error) = client.batch_execute(OWN_MOVE).await {
+            if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+                return Err(refused("another process moves this store".to_owned()));
+            }
+            return Err(failed(&error));
+        }
         Ok(Self { store, client })
     }
 
@@ -59,23 +70,17 @@ impl PostgresSide {
         found.map(|row| row.try_get(0).map_err(|error| failed(&error))).transpose()
     }
 
-    pub(super) async fn set_meta(&mut self, key: &str, value: Option<&str>) -> Answer<()> {
-        let set = match value {
-            Some(value) => self.client.execute(NOTE, &[&key, &value]).await,
-            None => self.client.execute("DELETE FROM sprag.meta WHERE key = $1", &[&key]).await,
-        };
-        set.map(|_| ()).map_err(|error| failed(&error))
-    }
-
-    /// Whoever joins waits for the lock, and then finds the store closed.
-    pub(super) async fn close(&mut self, why: &str) -> Answer<()> {
+    /// Writes notes in one transaction. Whoever joins waits for the lock, and then finds the store closed.
+    pub(super) async fn close(&mut self, notes: &[(&str, &str)]) -> Answer<()> {
         let tx = self.client.transaction().await.map_err(|error| failed(&error))?;
         let close = async {
             tx.batch_execute("LOCK TABLE sprag.engine IN SHARE ROW EXCLUSIVE MODE").await?;
             let sql = "SELECT count(*) FROM sprag.engine
                 WHERE dead = 0 AND beat_at > sprag.now_ms(NULL) - $1";
             let alive: i64 = tx.query_one(sql, &[&SILENT_MS]).await?.try_get(0)?;
-            tx.execute(NOTE, &[&CLOSED, &why]).await?;
+            for (key, value) in notes {
+                tx.execute(NOTE, &[key, value]).await?;
+            }
             Ok(alive)
         };
         let alive = close.await.map_err(|error: Error| failed(&error))?;
@@ -84,6 +89,25 @@ impl PostgresSide {
             return Err(StoreError::Refused(refusal));
         }
         tx.commit().await.map_err(|error| failed(&error))
+    }
+
+    /// Deletes notes, and all that begin so, in one statement.
+    pub(super) async fn forget_notes(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+        let sql = "DELETE FROM sprag.meta WHERE key = ANY ($1) OR starts_with(key, $2)";
+        let forgotten = self.client.execute(sql, &[&keys, &beginning]).await;
+        forgotten.map(|_| ()).map_err(|error| failed(&error))
+    }
+
+    /// Deletes all rows of these tables, and the notes that begin so, in one transaction.
+    pub(super) async fn empty(&mut self, tables: &[&str], beginning: &str) -> Answer<()> {
+        let names: Vec<String> = tables.iter().map(|table| format!("sprag.{table}")).collect();
+        let run = async {
+            let tx = self.client.transaction().await?;
+            tx.batch_execute(&format!("TRUNCATE {} RESTART IDENTITY", names.join(", "))).await?;
+            tx.execute("DELETE FROM sprag.meta WHERE starts_with(key, $1)", &[&beginning]).await?;
+            tx.commit().await
+        };
+        run.await.map_err(|error| failed(&error))
     }
 
     pub(super) async fn count(&self, table: &str) -> Answer<u64> {

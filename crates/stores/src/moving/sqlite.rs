@@ -4,11 +4,10 @@ use std::fs::File;
 use std::path::Path;
 
 use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
 use sprag_engine::store::{Answer, Check, StoreError};
 use sprag_kernel::{Code, Refusal};
 
-use super::CLOSED;
 use super::table::{Cell, Column, Table};
 use crate::sqlite::{Durability, audit_of, failed, known_tables, open_file, own_file};
 
@@ -73,19 +72,40 @@ impl SqliteSide {
         found.map_err(|error| failed(&error))
     }
 
-    pub(super) fn set_meta(&mut self, key: &str, value: Option<&str>) -> Answer<()> {
-        let set = match value {
-            Some(value) => {
-                self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", [key, value])
-            }
-            None => self.connection.execute("DELETE FROM meta WHERE key = ?1", [key]),
-        };
-        set.map(|_| ()).map_err(|error| failed(&error))
+    /// Writes notes in one transaction. This process owns the file, so no engine works on it.
+    pub(super) fn close(&mut self, notes: &[(&str, &str)]) -> Answer<()> {
+        self.run(|tx| {
+            notes.iter().try_for_each(|(key, value)| tx.execute(NOTE, [key, value]).map(|_| ()))
+        })
     }
 
-    /// This process owns the file, so no engine works on it.
-    pub(super) fn close(&mut self, why: &str) -> Answer<()> {
-        self.set_meta(CLOSED, Some(why))
+    /// Deletes notes, and all that begin so, in one transaction.
+    pub(super) fn forget_notes(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+        self.run(|tx| {
+            for key in keys {
+                tx.execute("DELETE FROM meta WHERE key = ?1", [key])?;
+            }
+            tx.execute(FORGET, [beginning]).map(|_| ())
+        })
+    }
+
+    /// Deletes all rows of these tables, and the notes that begin so, in one transaction.
+    pub(super) fn empty(&mut self, tables: &[&str], beginning: &str) -> Answer<()> {
+        self.run(|tx| {
+            for table in tables {
+                tx.execute(&format!("DELETE FROM {table}"), [])?;
+            }
+            tx.execute(FORGET, [beginning]).map(|_| ())
+        })
+    }
+
+    fn run(&mut self, work: impl Fn(&Transaction<'_>) -> rusqlite::Result<()>) -> Answer<()> {
+        let run = |connection: &mut Connection| {
+            let tx = connection.transaction()?;
+            work(&tx)?;
+            tx.commit()
+        };
+        run(&mut self.connection).map_err(|error| failed(&error))
     }
 
     pub(super) fn count(&self, table: &str) -> Answer<u64> {
@@ -135,15 +155,12 @@ impl SqliteSide {
         let places = vec!["?"; table.copied.len()].join(", ");
         let names = table.columns().join(", ");
         let sql = format!("INSERT INTO {} ({names}) VALUES ({places})", table.name);
-        let run = |connection: &mut Connection| -> rusqlite::Result<()> {
-            let tx = connection.transaction()?;
+        self.run(|tx| {
             for row in rows {
                 tx.prepare_cached(&sql)?.execute(params_from_iter(row.iter().map(value)))?;
             }
-            tx.execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", params![note, value_of])?;
-            tx.commit()
-        };
-        run(&mut self.connection).map_err(|error| failed(&error))
+            tx.execute(NOTE, [note, value_of]).map(|_| ())
+        })
     }
 
     /// Counts the jobs that were written, once more if that was done before.
@@ -157,6 +174,9 @@ impl SqliteSide {
         audit_of(&self.connection)
     }
 }
+
+const NOTE: &str = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)";
+const FORGET: &str = "DELETE FROM meta WHERE substr(key, 1, length(?1)) = ?1";
 
 fn value(cell: &Cell) -> Value {
     match cell {
