@@ -210,6 +210,39 @@ async fn retention_deletes_finished_jobs_and_a_repeat_is_still_known() {
     engine.shutdown(GRACE).await.unwrap();
 }
 
+/// More jobs than a sweeper looks at before it rests when it finds nothing to delete.
+#[tokio::test]
+async fn a_sweeper_that_is_behind_does_not_rest_before_all_is_deleted() {
+    const JOBS: usize = 10_500;
+    let world = World::new();
+    let builder = world.builder().protocol(protocol(&["a"]));
+    let engine = builder.service("a", 64, echo()).start().await.unwrap();
+    for n in 0..JOBS {
+        engine.submit(&envelope(n)).await.unwrap();
+    }
+    while engine.store().open_jobs().await.unwrap() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    engine.shutdown(GRACE).await.unwrap();
+
+    let config = EngineConfig {
+        retention: Some(Duration::from_millis(1)),
+        sweep: Duration::from_secs(100_000),
+        ..quick()
+    };
+    let builder = world.builder().config(config).protocol(protocol(&["a"]));
+    let engine = builder.service("a", 1, echo()).start().await.unwrap();
+    let all_gone = async {
+        // The job of the newest event stays.
+        while engine.store().counts().await.unwrap() != [(JobState::Succeeded, 1)] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(60), all_gone).await;
+    assert!(gone.is_ok(), "{:?} are left", engine.store().counts().await);
+    engine.shutdown(GRACE).await.unwrap();
+}
+
 #[tokio::test]
 async fn j26_a_tenant_at_its_limit_is_told_so_and_served_again_later() {
     let world = World::new();

@@ -10,6 +10,7 @@ use sprag_engine::ids::RequestId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::requests::{RequestFilter, RequestStore, RequestVersion, RequestView};
 use sprag_engine::store::Store;
+use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::decide::request as law;
 use sprag_kernel::{Code, JobState, Refusal, RequestStatus};
@@ -192,6 +193,31 @@ on_both_stores! {
         assert_eq!((view.version, view.run_no), (5, 2));
         desk.reaches(id, Failed).await;
         assert_eq!(desk.changes(id).await, ["created", "R0>1", "R1>2", "R2>3", "R6>3"]);
+        desk.close().await;
+    }
+
+    /// The status of a request is read off the job of its current run.
+    async fn retention_deletes_superseded_runs_and_keeps_the_current_one<W>(play: &Play<W>) {
+        let desk = Desk::open(play).await;
+        let store = desk.engine.store();
+        let first = desk.in_status(Failed).await;
+        let id = first.facts.request_id;
+        desk.engine.request_retry(id, 1, None).await.unwrap();
+        let second = desk.reaches(id, Failed).await;
+        let [first, second] = [first, second].map(|view| view.run.unwrap().job_id);
+        // The job of the newest event stays whatever it is.
+        desk.in_status(Succeeded).await;
+        let sweeper = store.join("sweeper").await.unwrap();
+        assert_eq!(store.retire(sweeper, 0, None, 100).await.unwrap().deleted, 1);
+        assert!(store.job(first).await.unwrap().is_none());
+        assert!(store.job(second).await.unwrap().is_some());
+        assert_eq!(store.retire(sweeper, 0, None, 100).await.unwrap().deleted, 0);
+        let view = desk.show(id).await;
+        assert_eq!((view.status(), view.run_no), (Failed, 2));
+        assert!(store.audit().await.unwrap().iter().all(|check| check.violations.is_empty()));
+        desk.engine.request_retry(id, 2, None).await.unwrap();
+        let third = desk.reaches(id, Failed).await;
+        assert_eq!(third.run_no, 3);
         desk.close().await;
     }
 

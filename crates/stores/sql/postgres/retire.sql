@@ -1,7 +1,7 @@
 -- The next jobs, the oldest first. Those that have ended long ago, with nothing left to deliver, are deleted
--- with all that belongs to them; their dedup keys stay. The run of a request stays with it, and so does the
--- job of the newest event, as on SQLite, where positions are told by it. What another engine is deleting is
--- passed over.
+-- with all that belongs to them; their dedup keys stay. The current run of a request stays, because its status is
+-- read off it, and so does the job of the newest event, as on SQLite, where positions are told by it. A run that
+-- is not current will never be it again. What another engine is deleting is passed over.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -12,7 +12,8 @@ WITH alive AS MATERIALIZED (
 ), doomed AS MATERIALIZED (
     SELECT p.now, j.job_id, j.tenant_id, j.dedup_key, j.idempotency_hash, j.state
     FROM page p JOIN sprag.job j ON j.job_id = p.job_id
-    WHERE p.completed_at <= p.until AND substr(j.dedup_key, 1, 2) <> 'r:'
+    WHERE p.completed_at <= p.until AND (substr(j.dedup_key, 1, 2) <> 'r:'
+            OR (SELECT r.run_no FROM sprag.request r WHERE r.job_id = j.job_id LIMIT 1) IS NULL)
         AND j.job_id <> (SELECT e.job_id FROM sprag.event e ORDER BY e.xid DESC, e.pos DESC LIMIT 1)
         AND NOT EXISTS (SELECT 1 FROM sprag.completion c
             WHERE c.job_id = j.job_id AND c.due_at IS NOT NULL)

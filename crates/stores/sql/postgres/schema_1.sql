@@ -245,6 +245,8 @@ CREATE TABLE sprag.request (
     draft text,
     UNIQUE (tenant_id, request_type, request_key)
 );
+-- Whether a job is the current run of one.
+CREATE INDEX request_run ON sprag.request (job_id) WHERE job_id IS NOT NULL;
 
 -- What happened to a request by itself; the history of its runs is that of their jobs.
 CREATE TABLE sprag.request_event (

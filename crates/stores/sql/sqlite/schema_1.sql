@@ -238,6 +238,8 @@ CREATE TABLE request (
     draft TEXT,
     UNIQUE (tenant_id, request_type, request_key)
 ) WITHOUT ROWID;
+-- Whether a job is the current run of one.
+CREATE INDEX request_run ON request (job_id) WHERE job_id IS NOT NULL;
 
 -- What happened to a request by itself; the history of its runs is that of their jobs.
 CREATE TABLE request_event (
