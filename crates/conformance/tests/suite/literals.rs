@@ -260,6 +260,7 @@ fn in_statements() -> Vec<Listed> {
     let waiting = among("state", &codes(waits));
     let mut listed = Vec::new();
     for views in ["sql/sqlite/views.sql", "sql/postgres/views.sql"] {
+        listed.push((views, names::<JobState>("state"), 1));
         listed.push((views, names::<StepState>("state"), 1));
         listed.push((views, names::<OutboxState>("outbox"), 1));
         listed.push((views, outbox(OutboxState::Pending), 1));

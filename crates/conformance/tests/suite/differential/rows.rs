@@ -43,13 +43,16 @@ pub const TABLES: [&str; 22] = [
 const OWN: [&str; 3] = ["event.pos", "event.xid", "job_count.shard"];
 
 /// What people read instead, with all columns; compared when a world ends.
-pub const VIEWS: [&str; 2] = [
+pub const VIEWS: [&str; 3] = [
+    "job_view job_id# tenant_id request_type protocol_id mode doc_id state version idempotency_key \
+     idempotency_hash# current_step_id current_step_index attempts_total created_at updated_at completed_at \
+     error_code error_message correlation_id traceparent",
     "step job_id# step_index branch turn step_id step_type service state attempt_no version lease_id \
      lease_expires_at input_ref workspace_ref output_ref payload output resolved_mode lane \
      routing_key_used decision_source decision_reason last_error_code last_error_message ledger guid \
      created_at updated_at completed_at",
-    "outbox job_id# step_index branch turn attempt_no step_id lease_id version state attempts not_before \
-     reason topic partition_no payload resolved_mode lane routing_key_used decision_source \
+    "outbox outbox_id job_id# step_index branch turn attempt_no step_id lease_id version state attempts not_before \
+     reason topic partition payload resolved_mode lane routing_key_used decision_source \
      decision_reason created_at sent_at updated_at",
 ];
 
