@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::effects::{self, Counts, Due};
 use super::killer::{ITEMS_OF_CHILD, Random, runtime, victim};
+use super::old;
 use super::points;
 use super::requests;
 use super::victim::{ITEMS, JOBS, SCRIPT, WORK, is_cancelled};
@@ -160,6 +161,8 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
 async fn look<S: RequestStore>(store: &S, effects: Counts, points: &[String]) {
     let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
     let jobs = store.jobs(filter).await.unwrap();
+    let (left, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(old::is_old);
+    old::look(&left, points);
     let (children, jobs): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|job| job.facts.parent().is_some());
     let (runs, jobs): (Vec<_>, Vec<_>) =

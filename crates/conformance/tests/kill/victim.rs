@@ -33,6 +33,7 @@ use sprag_stores::sqlite::{Durability, SqliteStore};
 
 use super::batches;
 use super::effects::{self, Effects};
+use super::old;
 use super::poison;
 use super::requests;
 use super::seam::Seam;
@@ -175,9 +176,10 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         poll: Duration::from_millis(2),
         beat: Duration::from_millis(20),
         takeover: Duration::from_millis(40),
-        // Looked for from the start, and nothing is that old.
+        // Nothing is that old but what `old.rs` says is.
         retention: Some(LIMIT),
         dedup_retention: Some(LIMIT),
+        sweep: Duration::from_millis(10),
         exec: Some(2),
         hook_backoff: vec![Duration::from_millis(1)],
         ..EngineConfig::default()
@@ -192,6 +194,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .protocol(protocol)
         .protocol(graph)
         .protocol(child)
+        .protocol(old::protocol())
         .protocol(requests::protocol());
     let builder = builder.hook_for_all("told", hook);
     // Fewer slots than jobs, so that some are entered at once and others claimed.
@@ -200,6 +203,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     let worker = tokio::spawn(work_outside(engine.clone()));
     engine.limit_tenant("t", Some(1_000)).await.unwrap();
     write_to_inbox(folder, &scripted(0)).await;
+    old::submit(&engine).await;
     for n in 0..JOBS {
         let submitted = engine.submit(scripted(n).as_bytes()).await.unwrap();
         if is_cancelled(n) {
@@ -214,6 +218,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0
             || !store.inbox_waiting(1).await.unwrap().is_empty()
             || has_tick(store).await
+            || old::is_any_left(store, folder).await
         {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, NewJob, StoreError, Submitted};
 use sprag_kernel::JobState;
@@ -12,7 +13,7 @@ use sprag_kernel::keys::DedupKey;
 use tokio_postgres::Transaction;
 
 use super::failure::failed;
-use super::pools::Pools;
+use super::pools::{Pools, begin, commit};
 use super::rows::{get, unsigned};
 use super::slice::signed;
 use super::submit::{Answers, Runner, Slot, answer_known, insert};
@@ -31,10 +32,10 @@ pub(super) async fn submit(
     let mut tries = 0;
     loop {
         tries += 1;
-        let tx = client.transaction().await.map_err(|error| failed(&error))?;
+        let tx = begin(&mut client).await?;
         let mut found = answers.to_vec();
         let done = match fill(&tx, pools.test_now(), (engine, jobs), &mut found).await {
-            Ok(()) => tx.commit().await.map_err(|error| failed(&error)),
+            Ok(()) => commit(tx).await.map_err(|error| failed(&error)),
             Err(error) => Err(error),
         };
         match done {
@@ -58,6 +59,7 @@ pub(super) async fn fill(
     let counted = tx.batch_execute("LOCK TABLE sprag.job IN ROW EXCLUSIVE MODE").await;
     counted.map_err(|error| failed(&error))?;
     let mut slots = lock(tx, jobs, answers).await?;
+    crash_point("postgres.submit.after_slots");
     answer_known(Runner::Within(tx, test_now), jobs, answers).await?;
     let mut chosen = Vec::new();
     let mut keys = BTreeSet::new();
@@ -73,6 +75,7 @@ pub(super) async fn fill(
         }
     }
     let created = insert(Runner::Within(tx, test_now), engine, &chosen, Slot::Held).await?;
+    crash_point("postgres.submit.after_jobs");
     if created.len() < chosen.len() {
         // The engine is dead, or a limit was lifted and the job created by somebody else meanwhile.
         return Err(StoreError::Unavailable("the slots of a tenant have moved on".to_owned()));

@@ -1,5 +1,6 @@
 //! What is done beside jobs: pauses, limits, deliveries, retention, counts.
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, StoreError};
 use sprag_engine::upkeep::{Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView};
@@ -8,7 +9,7 @@ use uuid::Uuid;
 
 use super::failure::failed;
 use super::hints::ring;
-use super::pools::Pools;
+use super::pools::{Pools, begin, commit};
 use super::rows::{get, state, time, unsigned, unsigned_long};
 use super::slice::{signed, span};
 use crate::AGEING_MS;
@@ -55,12 +56,13 @@ pub(super) async fn limit_tenant(pools: &Pools, tenant: &str, max: Option<u32>) 
         return Ok(());
     }
     let mut client = pools.plain().await?;
+    let tx = begin(&mut client).await?;
     let run = async {
-        let tx = client.transaction().await?;
         tx.batch_execute("LOCK TABLE sprag.job IN SHARE ROW EXCLUSIVE MODE").await?;
+        crash_point("postgres.limit_tenant.after_lock");
         let sql = include_str!("../../sql/postgres/insert_tenant.sql");
         tx.execute(sql, &[&tenant, &max]).await?;
-        tx.commit().await
+        commit(tx).await
     };
     run.await.map_err(|error| failed(&error))
 }
@@ -149,6 +151,9 @@ pub(super) async fn retire(
     let rows = pools.run(sql, &[&engine.0, &pools.test_now(), &keep, &after, &limit]).await?;
     let row = rows.first().ok_or(StoreError::Fenced)?;
     let deleted = usize::try_from(get::<i64>(row, 0)?).unwrap_or(0);
+    if deleted > 0 {
+        crash_point("postgres.retire.after_deletion");
+    }
     // A job that is younger than the limit, or the end, is the end of this round.
     let is_round_over = get::<i64>(row, 1)? < limit || get(row, 2)?;
     let last = get::<Option<Uuid>>(row, 3)?.map(JobId::from);

@@ -158,6 +158,7 @@ pub(super) fn retire(
     for (job_id, _, _) in page.iter().filter(|(_, is_over, _)| *is_over) {
         let keep = include_str!("../../sql/sqlite/insert_retired.sql");
         tx.execute(keep, params![job_id, tx.now])?;
+        crash_point("retire.after_key");
         for delete in [
             "DELETE FROM completion WHERE job_id = ?1",
             "DELETE FROM stale WHERE job_id = ?1",
@@ -168,11 +169,13 @@ pub(super) fn retire(
             "DELETE FROM attempt WHERE job_id = ?1",
         ] {
             tx.execute(delete, [job_id])?;
+            crash_point("retire.after_rows");
         }
         let sql = "DELETE FROM job WHERE job_id = ?1 RETURNING state";
         if let Some(code) = tx.find(sql, [job_id], |row| row.get(0))? {
             tx.tally.gone(state(code)?);
         }
+        crash_point("retire.after_job");
         deleted += 1;
     }
     // A job that is younger than the limit, or the end, is the end of this round.
