@@ -1,7 +1,9 @@
 //! A bus with workers behind it that loses, repeats, delays and reorders in both directions, by a seed.
 //!
 //! Letters and callbacks lie in two heaps, and any of them may come next. Time is the test's: what is lost is
-//! found by the engine's timers once the test moves the clock.
+//! found by the engine's timers once the test moves the clock. On demand nothing goes on by itself: each letter and
+//! each callback is held until the test lets go of it, in the order of its choice, and late if it has moved the
+//! clock meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,12 +31,25 @@ struct Shared {
     faults: Faults,
     inner: Mutex<Inner>,
     is_there: Notify,
+    is_held: Notify,
 }
 
 struct Inner {
     random: u64,
     callbacks: Vec<(Fence, Callback)>,
     published: HashMap<String, usize>,
+    /// What lies still by its name, if things do.
+    held: Option<Vec<(String, Item)>>,
+}
+
+/// What a bus carries.
+enum Item {
+    Letter(Box<Letter>),
+    Callback(Fence, Callback),
+}
+
+fn name(what: &str, fence: &Fence) -> String {
+    format!("{what} {}/{}/{}", fence.job_id, fence.step_id, fence.attempt_no)
 }
 
 impl Inner {
@@ -53,9 +68,49 @@ impl Inner {
 impl TestBus {
     /// A bus with these faults.
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let inner =
-            Inner { random: seed * 2 + 1, callbacks: Vec::new(), published: HashMap::new() };
-        Self(Arc::new(Shared { faults, inner: Mutex::new(inner), is_there: Notify::new() }))
+        let inner = Inner {
+            random: seed * 2 + 1,
+            callbacks: Vec::new(),
+            published: HashMap::new(),
+            held: None,
+        };
+        let (is_there, is_held) = (Notify::new(), Notify::new());
+        Self(Arc::new(Shared { faults, inner: Mutex::new(inner), is_there, is_held }))
+    }
+
+    /// A bus on which everything is held from the start.
+    pub fn holding() -> Self {
+        let bus = Self::new(0, Faults::default());
+        bus.0.inner().held = Some(Vec::new());
+        bus
+    }
+
+    /// Waits until something is held: a `letter`, an `ack`, a `heartbeat` or a `result`, and ` JOB/STEP/ATTEMPT`.
+    pub async fn holds(&self, name: &str) {
+        loop {
+            let changed = self.0.is_held.notified();
+            if self.0.inner().held.iter().flatten().any(|(held, _)| held == name) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Lets go of something that is held. Whoever gets a letter answers at once, and the answers are held.
+    pub fn let_go(&self, name: &str) {
+        let mut inner = self.0.inner();
+        let held = inner.held.as_mut().expect("things are held");
+        let place = held.iter().position(|(held, _)| held == name);
+        let (_, item) = held.remove(place.unwrap_or_else(|| panic!("{name} is not held")));
+        self.0.carry(&mut inner, item);
+    }
+
+    /// Lets go of everything that is held, and holds nothing any more.
+    pub fn flow(&self) {
+        let mut inner = self.0.inner();
+        for (_, item) in inner.held.take().unwrap_or_default() {
+            self.0.carry(&mut inner, item);
+        }
     }
 
     /// How often the directive of an attempt was taken, by `job/step/attempt`.
@@ -92,13 +147,35 @@ impl Shared {
         ];
         for callback in callbacks {
             if !inner.happens(self.faults.lose) {
-                inner.callbacks.push((directive.fence(), callback.clone()));
+                self.send(inner, Item::Callback(directive.fence(), callback.clone()));
             }
             if inner.happens(self.faults.repeat) {
-                inner.callbacks.push((directive.fence(), callback));
+                self.send(inner, Item::Callback(directive.fence(), callback));
             }
         }
-        self.is_there.notify_one();
+    }
+
+    /// Holds it, or carries it on.
+    fn send(&self, inner: &mut Inner, item: Item) {
+        let Some(held) = &mut inner.held else { return self.carry(inner, item) };
+        let name = match &item {
+            Item::Letter(letter) => name("letter", &letter.directive.fence()),
+            Item::Callback(fence, Callback::Ack) => name("ack", fence),
+            Item::Callback(fence, Callback::Heartbeat(_)) => name("heartbeat", fence),
+            Item::Callback(fence, Callback::Result(_)) => name("result", fence),
+        };
+        held.push((name, item));
+        self.is_held.notify_waiters();
+    }
+
+    fn carry(&self, inner: &mut Inner, item: Item) {
+        match item {
+            Item::Letter(letter) => self.work(inner, &letter),
+            Item::Callback(fence, callback) => {
+                inner.callbacks.push((fence, callback));
+                self.is_there.notify_one();
+            }
+        }
     }
 }
 
@@ -115,10 +192,10 @@ impl Bus for TestBus {
                 format!("{}/{}/{}", directive.job_id, directive.step_id, directive.attempt_no);
             *inner.published.entry(name).or_default() += 1;
             if !inner.happens(shared.faults.lose) {
-                shared.work(&mut inner, &letter);
+                shared.send(&mut inner, Item::Letter(Box::new(letter.clone())));
             }
             if inner.happens(shared.faults.repeat) {
-                shared.work(&mut inner, &letter);
+                shared.send(&mut inner, Item::Letter(Box::new(letter)));
             }
             Ok(())
         })

@@ -9,11 +9,12 @@ use sprag_engine::engine::Engine;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{Pick, Store, Wish};
+use sprag_kernel::retry::{ACK_TIMEOUT_MS, LEASE_MS};
 use sprag_kernel::{JobState, OutboxState, State, StepState};
 
 use crate::on_both_stores;
 use crate::play::Play;
-use crate::pull::{builder, claim, closed, done, submit, until};
+use crate::pull::{builder, claim, closed, done, stale, submit, until};
 use crate::world::World;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -97,6 +98,86 @@ on_both_stores! {
 
     async fn jobs_end_on_a_bus_that_refuses_too<W>(play: &Play<W>) {
         ends_whatever_the_bus_does(play, 8, Faults { refuse: 30, lose: 10, repeat: 10 }).await;
+    }
+
+    /// Its worker knows nothing of that, and does the work: for nothing, because the next attempt has the step.
+    async fn a_directive_that_arrives_after_its_ack_deadline_changes_nothing<W>(play: &Play<W>) {
+        let bus = TestBus::holding();
+        let engine = engine(play, &bus, 1).await;
+        let job_id = submit(&engine, 1).await;
+        let named = |what: &str, attempt: u32| format!("{what} {job_id}/s0/{attempt}");
+        bus.holds(&named("letter", 1)).await;
+        until(play, job_id, |attempt| attempt.row.state == StepState::AwaitingAck).await;
+        play.clock.advance(ACK_TIMEOUT_MS.cast_signed());
+        until(play, job_id, |attempt| attempt.key.attempt_no == 2).await;
+        play.clock.advance(1_000);
+        bus.holds(&named("letter", 2)).await;
+        bus.let_go(&named("letter", 1));
+        for (callback, n) in [("result", 1), ("ack", 2), ("heartbeat", 3)] {
+            bus.let_go(&named(callback, 1));
+            while stale(play).await.len() < n {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        let attempts = play.attempts(job_id).await;
+        assert_eq!(attempts[0].error.as_ref().unwrap().code, "ACK_TIMEOUT");
+        assert!(attempts[0].output.is_none() && attempts[0].acked_at.is_none());
+        assert_eq!(attempts[1].row.ending, None);
+        bus.flow();
+        assert_eq!(closed(play, job_id).await, JobState::Succeeded);
+        expect_effects_once(play, job_id, 1).await;
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_callback_that_arrives_after_its_lease_changes_nothing<W>(play: &Play<W>) {
+        let bus = TestBus::holding();
+        let engine = engine(play, &bus, 1).await;
+        let job_id = submit(&engine, 1).await;
+        let named = |what: &str, attempt: u32| format!("{what} {job_id}/s0/{attempt}");
+        bus.holds(&named("letter", 1)).await;
+        bus.let_go(&named("letter", 1));
+        bus.let_go(&named("ack", 1));
+        until(play, job_id, |attempt| attempt.row.state == StepState::InProgress).await;
+        play.clock.advance(LEASE_MS.cast_signed());
+        until(play, job_id, |attempt| attempt.key.attempt_no == 2).await;
+        play.clock.advance(1_000);
+        bus.holds(&named("letter", 2)).await;
+        for (callback, n) in [("result", 1), ("heartbeat", 2)] {
+            bus.let_go(&named(callback, 1));
+            while stale(play).await.len() < n {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        let attempts = play.attempts(job_id).await;
+        assert_eq!(attempts[0].error.as_ref().unwrap().code, "LEASE_EXPIRED");
+        assert!(attempts[0].output.is_none() && attempts[1].row.ending.is_none());
+        bus.flow();
+        assert_eq!(closed(play, job_id).await, JobState::Succeeded);
+        expect_effects_once(play, job_id, 1).await;
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    /// The letter that went out last arrives first, and its worker's result before the ACK.
+    async fn letters_and_callbacks_may_come_in_any_order<W>(play: &Play<W>) {
+        let bus = TestBus::holding();
+        let engine = engine(play, &bus, 1).await;
+        let (first, second) = (submit(&engine, 1).await, submit(&engine, 2).await);
+        for job_id in [first, second] {
+            bus.holds(&format!("letter {job_id}/s0/1")).await;
+        }
+        bus.let_go(&format!("letter {second}/s0/1"));
+        for callback in ["result", "heartbeat", "ack"] {
+            bus.let_go(&format!("{callback} {second}/s0/1"));
+        }
+        assert_eq!(closed(play, second).await, JobState::Succeeded);
+        let waits = play.attempts(first).await.remove(0);
+        assert_eq!((waits.acked_at, waits.row.ending), (None, None));
+        bus.flow();
+        assert_eq!(closed(play, first).await, JobState::Succeeded);
+        for job_id in [first, second] {
+            expect_effects_once(play, job_id, 1).await;
+        }
+        engine.shutdown(GRACE).await.unwrap();
     }
 
     async fn a_bus_that_refuses_is_tried_three_times_and_fails_the_step<W>(play: &Play<W>) {
