@@ -2,19 +2,28 @@
 //!
 //! An expression sees `input` (what the job was submitted with), its `tenant`, `steps.NAME.output` of steps that
 //! are over when it is asked, `item` and `index` in a fan-out, `turn` in a cycle. It can do nothing but compute. Its
-//! cost has limits: of the text and the tree when it is read; of the rounds of its loops, counted by a call
-//! that is put into each loop's condition, and of the result when it is evaluated. What is left is linear
-//! in the values it is given.
+//! cost has limits: of the text and the tree when it is read; of what it copies, of its result and of its time while
+//! it is evaluated (`meter.rs`). What it sees is lent to it, not copied.
+
+mod meter;
+mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
-use cel::objects::{Key, Map};
+use cel::common::types::{
+    CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt,
+};
+use cel::common::value::Val;
 use cel::parser::PrattParser;
-use cel::{Context, ExecutionError, Value};
+use cel::{Context, Env, Value};
 use serde_json::Value as Json;
+
+use meter::{CALLS, Function, Purse, meter};
+
+pub use meter::MAX_COST;
+pub use shape::Shape;
 
 /// The longest expression, in bytes.
 pub const MAX_BYTES: usize = 4_096;
@@ -22,13 +31,9 @@ pub const MAX_BYTES: usize = 4_096;
 pub const MAX_DEPTH: usize = 48;
 /// The most nodes of the tree.
 const MAX_NODES: usize = 1_000;
-/// The most rounds of all loops of one evaluation.
-pub const MAX_ROUNDS: u32 = 1_000_000;
-/// The largest result, in bytes of JSON.
-pub const MAX_RESULT_BYTES: usize = 64 << 20;
 
-/// The call that counts a round. No expression can name it: it is no identifier.
-const ROUND: &str = "@round";
+/// What the language brings along.
+static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// The functions that an expression may call, besides operators and the loops (`all`, `exists`, `map`...).
 const FUNCTIONS: [&str; 16] = [
@@ -56,6 +61,7 @@ pub struct Expression {
     source: String,
     tree: Arc<IdedExpr>,
     names: Names,
+    shape: Shape,
     has_loops: bool,
 }
 
@@ -66,21 +72,8 @@ pub struct Names {
     pub variables: BTreeSet<String>,
     /// The steps whose output it reads.
     pub steps: BTreeSet<String>,
-}
-
-/// What an expression can be seen to result in without being evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// True or false.
-    Truth,
-    /// A list.
-    List,
-    /// A number, text, bytes or null.
-    Scalar,
-    /// A map.
-    Map,
-    /// Known only once it is evaluated.
-    Unknown,
+    /// Whether it looks for patterns, which are made anew each time.
+    pub patterns: bool,
 }
 
 /// What an evaluation sees.
@@ -111,8 +104,9 @@ impl Expression {
         let mut tree = parser.parse(source).map_err(|errors| one_line(&errors.to_string()))?;
         let mut names = Names::default();
         look(&tree, &mut Vec::new(), &mut names, 0)?;
+        let shape = shape::shape(&tree)?;
         let has_loops = meter(&mut tree);
-        Ok(Self { source: source.to_owned(), tree: Arc::new(tree), names, has_loops })
+        Ok(Self { source: source.to_owned(), tree: Arc::new(tree), names, shape, has_loops })
     }
 
     /// As it was written.
@@ -130,44 +124,30 @@ impl Expression {
         self.has_loops
     }
 
+    /// Whether it takes no while: what is left without loops and patterns is a few comparisons.
+    pub fn is_quick(&self) -> bool {
+        !self.has_loops && !self.names.patterns
+    }
+
     /// What it can be seen to result in.
     pub fn shape(&self) -> Shape {
-        match &self.tree.expr {
-            Expr::List(_) => Shape::List,
-            Expr::Map(_) => Shape::Map,
-            Expr::Literal(LiteralValue::Boolean(_)) => Shape::Truth,
-            Expr::Literal(_) => Shape::Scalar,
-            Expr::Call(call) => shape_of_call(&call.func_name),
-            Expr::Comprehension(_)
-            | Expr::Ident(_)
-            | Expr::Select(_)
-            | Expr::Struct(_)
-            | Expr::Unspecified => Shape::Unknown,
-        }
+        self.shape
     }
 
     /// Evaluates it; says why it has no value.
     pub fn evaluate(&self, sight: &Sight) -> Result<Json, String> {
-        let left = AtomicU32::new(MAX_ROUNDS);
-        let round = move || -> Result<bool, ExecutionError> {
-            let take = |left: u32| left.checked_sub(1);
-            match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-                Ok(_) => Ok(true),
-                Err(_) => Err(ExecutionError::function_error("loop", "too many rounds")),
-            }
-        };
-        let mut context = Context::default();
-        context.add_function(ROUND, round).map_err(|error| error.to_string())?;
+        let purse = Purse::new();
+        let mut context = Context::with_env(STANDARD.clone());
+        for name in CALLS {
+            let weigh = purse.clone().function();
+            context.add_function::<Function, _>(name, weigh).map_err(|error| error.to_string())?;
+        }
         for (name, value) in sight.variables(&self.names) {
-            context.add_variable(name, value).map_err(|error| error.to_string())?;
+            context.add_variable_as_val(name, value);
         }
-        let value = Value::resolve(&self.tree, &context).map_err(|e| one_line(&e.to_string()))?;
-        let json =
-            value.json().map_err(|_| "results in something that JSON cannot hold".to_owned())?;
-        if json.to_string().len() > MAX_RESULT_BYTES {
-            return Err(format!("results in more than {MAX_RESULT_BYTES} bytes"));
-        }
-        Ok(json)
+        let value = Value::resolve_val(&self.tree, &context);
+        purse.check()?;
+        json_of(value.map_err(|error| one_line(&error.to_string()))?.as_ref(), &purse)
     }
 
     /// Evaluates a condition.
@@ -196,41 +176,31 @@ impl PartialEq for Expression {
 impl Sight {
     /// The variables that an expression with these names needs, and no others: a value that nobody looks
     /// at is not converted.
-    fn variables(&self, names: &Names) -> Vec<(&'static str, Value)> {
-        let mut variables = Vec::new();
+    fn variables<'v>(&'v self, names: &'v Names) -> Vec<(&'static str, Box<dyn Val + 'v>)> {
+        let mut variables: Vec<(&'static str, Box<dyn Val + 'v>)> = Vec::new();
         let wanted = |name: &str| names.variables.contains(name);
         if wanted("input") {
             variables.push(("input", value_of(&self.input)));
         }
         if wanted("tenant") {
-            let tenant = self.tenant.clone().map_or(Value::Null, |name| Value::String(name.into()));
+            let tenant = self.tenant.as_deref().map_or_else(null, text);
             variables.push(("tenant", tenant));
         }
         if wanted("item") {
-            variables.push(("item", value_of(self.item.as_ref().unwrap_or(&Json::Null))));
+            variables.push(("item", self.item.as_ref().map_or_else(null, value_of)));
         }
         for (name, number) in [("index", self.index), ("turn", self.turn)] {
             if wanted(name) {
-                variables.push((name, number.map_or(Value::Null, |n| Value::Int(n.into()))));
+                variables
+                    .push((name, number.map_or_else(null, |n| boxed(CelInt::from(i64::from(n))))));
             }
         }
         let steps = names.steps.iter().map(|name| {
-            let output = self.steps.get(name).map_or(Value::Null, value_of);
-            (text(name), Value::Map(map([(text("output"), output)])))
+            let output = self.steps.get(name).map_or_else(null, value_of);
+            (name.as_str(), map([("output", output)]))
         });
-        variables.push(("steps", Value::Map(map(steps))));
+        variables.push(("steps", map(steps)));
         variables
-    }
-}
-
-fn shape_of_call(function: &str) -> Shape {
-    match function {
-        "_&&_" | "_||_" | "!_" | "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" | "@in"
-        | "contains" | "startsWith" | "endsWith" | "matches" | "bool" => Shape::Truth,
-        "_-_" | "_*_" | "_/_" | "_%_" | "-_" | "size" | "int" | "uint" | "double" | "string" => {
-            Shape::Scalar
-        }
-        _ => Shape::Unknown,
     }
 }
 
@@ -254,6 +224,7 @@ fn look(
         Expr::Select(select) => look(&select.operand, own, names, depth),
         Expr::Call(call) => {
             look_at_function(call)?;
+            names.patterns |= call.func_name == "matches";
             let parts = call.target.iter().map(AsRef::as_ref).chain(&call.args);
             parts.into_iter().try_for_each(|part| look(part, own, names, depth))
         }
@@ -329,63 +300,67 @@ fn look_at_function(call: &CallExpr) -> Result<(), String> {
     Err(format!("calls {name}, which does not exist"))
 }
 
-/// Puts a count into the condition of every loop; says whether there is one.
-fn meter(node: &mut IdedExpr) -> bool {
-    // Not `any`: each part is to be seen.
-    let all = |found: bool, part: &mut IdedExpr| meter(part) | found;
-    match &mut node.expr {
-        Expr::Comprehension(loops) => {
-            let call = |func_name: &str, args| IdedExpr {
-                id: 0,
-                expr: Expr::Call(CallExpr { func_name: func_name.to_owned(), target: None, args }),
-            };
-            for part in [&mut loops.iter_range, &mut loops.loop_step, &mut loops.result] {
-                meter(part);
-            }
-            let condition = std::mem::take(&mut loops.loop_cond);
-            loops.loop_cond = call("_&&_", vec![call(ROUND, Vec::new()), condition]);
-            true
-        }
-        Expr::Call(call) => {
-            let found = call.target.iter_mut().fold(false, |found, target| all(found, target));
-            call.args.iter_mut().fold(found, all)
-        }
-        Expr::Select(select) => meter(&mut select.operand),
-        Expr::List(list) => list.elements.iter_mut().fold(false, all),
-        Expr::Map(map) => {
-            map.entries.iter_mut().fold(false, |found, entry| match &mut entry.expr {
-                EntryExpr::MapEntry(entry) => all(all(found, &mut entry.key), &mut entry.value),
-                EntryExpr::StructField(field) => all(found, &mut field.value),
-            })
-        }
-        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => false,
-    }
-}
-
 /// JSON as CEL sees it: whole numbers are `int`, so that they can be compared and added with literals.
-fn value_of(json: &Json) -> Value {
+fn value_of(json: &Json) -> Box<dyn Val + '_> {
     match json {
-        Json::Null => Value::Null,
-        Json::Bool(truth) => Value::Bool(*truth),
+        Json::Null => null(),
+        Json::Bool(truth) => boxed(CelBool::from(*truth)),
         Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(whole), _) => Value::Int(whole),
-            (None, Some(large)) => Value::UInt(large),
-            (None, None) => number.as_f64().map_or(Value::Null, Value::Float),
+            (Some(whole), _) => boxed(CelInt::from(whole)),
+            (None, Some(large)) => boxed(CelUInt::from(large)),
+            (None, None) => number.as_f64().map_or_else(null, |real| boxed(CelDouble::from(real))),
         },
-        Json::String(text) => Value::String(Arc::new(text.clone())),
-        Json::Array(items) => Value::List(Arc::new(items.iter().map(value_of).collect())),
+        Json::String(string) => text(string),
+        Json::Array(items) => boxed(CelList::from(items.iter().map(value_of).collect::<Vec<_>>())),
         Json::Object(members) => {
-            Value::Map(map(members.iter().map(|(name, value)| (text(name), value_of(value)))))
+            map(members.iter().map(|(name, value)| (name.as_str(), value_of(value))))
         }
     }
 }
 
-fn text(name: &str) -> Key {
-    Key::String(Arc::new(name.to_owned()))
+fn boxed<'v>(value: impl Val + 'v) -> Box<dyn Val + 'v> {
+    Box::new(value)
 }
 
-fn map(entries: impl IntoIterator<Item = (Key, Value)>) -> Map {
-    Map { map: Arc::new(entries.into_iter().collect::<HashMap<_, _>>()) }
+fn null<'v>() -> Box<dyn Val + 'v> {
+    boxed(CelNull)
+}
+
+fn text(text: &str) -> Box<dyn Val + '_> {
+    boxed(CelString::from(text))
+}
+
+fn map<'v>(entries: impl IntoIterator<Item = (&'v str, Box<dyn Val + 'v>)>) -> Box<dyn Val + 'v> {
+    let entries = entries.into_iter().map(|(name, value)| (CelMapKey::from(name), value));
+    boxed(CelMap::from(entries.collect::<HashMap<_, _>>()))
+}
+
+/// A result as JSON. What was shared until now is copied here, so each value is paid for before it is made.
+fn json_of(value: &dyn Val, purse: &Purse) -> Result<Json, String> {
+    const VALUE: u64 = 32;
+    let pay = |bytes: usize| purse.take(VALUE + bytes as u64);
+    if let Some(string) = value.downcast_ref::<CelString>() {
+        pay(string.inner().len())?;
+        return Ok(Json::String(string.inner().to_owned()));
+    }
+    pay(0)?;
+    if let Some(list) = value.downcast_ref::<CelList>() {
+        let items = list.inner().iter().map(|item| json_of(item.as_ref(), purse));
+        return items.collect::<Result<_, _>>().map(Json::Array);
+    }
+    if let Some(map) = value.downcast_ref::<CelMap>() {
+        let mut members = serde_json::Map::new();
+        for (key, member) in map.inner() {
+            let name = match json_of(key.inner(), purse)? {
+                Json::String(name) => name,
+                other => other.to_string(),
+            };
+            members.insert(name, json_of(member.as_ref(), purse)?);
+        }
+        return Ok(Json::Object(members));
+    }
+    let json = Value::try_from(value).ok().and_then(|value| value.json().ok());
+    json.ok_or_else(|| "results in something that JSON cannot hold".to_owned())
 }
 
 fn kind(json: &Json) -> &'static str {

@@ -137,7 +137,7 @@ fn fault(key: &Expression) -> Option<String> {
         Some("refers to steps, a key only to input, tenant and item".to_owned())
     } else if key.has_loops() {
         Some("has a loop".to_owned())
-    } else if matches!(key.shape(), Shape::List | Shape::Map) {
+    } else if matches!(key.shape(), Shape::List | Shape::Map | Shape::Null) {
         Some("can never be text or a number".to_owned())
     } else {
         None

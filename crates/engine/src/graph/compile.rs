@@ -164,11 +164,17 @@ impl Builder<'_> {
             }
             (None, file) => {
                 let file = file.as_deref().unwrap_or_default();
-                ItemsPlan::File(self.expression(file, "batch.file", around)?)
+                let file = self.expression(file, "batch.file", around)?;
+                expect_shape(&file, Shape::Text, around.place, "batch.file")?;
+                ItemsPlan::File(file)
             }
         };
         let out_file = match &batch.out {
-            Some(Out::File(path)) => Some(self.expression(path, "batch.out.file", around)?),
+            Some(Out::File(path)) => {
+                let path = self.expression(path, "batch.out.file", around)?;
+                expect_shape(&path, Shape::Text, around.place, "batch.out.file")?;
+                Some(path)
+            }
             Some(Out::Table | Out::Handler) | None => None,
         };
         let out_handler = batch.out == Some(Out::Handler);
@@ -394,11 +400,10 @@ fn expect_shape(
     key: &str,
 ) -> Result<(), Refusal> {
     let seen = expression.shape();
-    if seen == shape || seen == Shape::Unknown {
+    if seen.may_be(&[shape]) {
         return Ok(());
     }
-    let wanted = if shape == Shape::Truth { "true or false" } else { "a list" };
-    Err(invalid(&format!("{place}.{key}"), format!("can never be {wanted}")))
+    Err(invalid(&format!("{place}.{key}"), format!("can never be {}", shape.name())))
 }
 
 /// Which steps of the list each step waits for, by position.

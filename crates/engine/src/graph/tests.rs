@@ -225,6 +225,20 @@ fn a_limit_is_checked_when_the_protocol_is_read() {
     refused("  - {step_id: a, sleep: 1s, limit: {max: 1}}\n", "steps[0]", "nobody works");
 }
 
+#[test]
+fn the_paths_of_a_batch_are_text() {
+    refused(
+        "  - {step_id: a, service: s, batch: {file: '3'}}\n",
+        "steps[0].batch.file",
+        "can never be text",
+    );
+    refused(
+        "  - {step_id: a, service: s, batch: {items: input.list, out: {file: '[1]'}}}\n",
+        "steps[0].batch.out.file",
+        "can never be text",
+    );
+}
+
 mod expressions {
     use std::collections::BTreeMap;
 
@@ -282,6 +296,51 @@ mod expressions {
     }
 
     #[test]
+    fn what_can_never_have_a_value_is_refused_when_it_is_read() {
+        for (source, reason) in [
+            ("1 + 'a' == 2", "an int together with text"),
+            ("input.n > 1 && (input.half < [1])", "anything together with a list"),
+            ("input.list.all(x, x + 'a' > 1)", "text together with an int"),
+            ("input.list.map(x, -'a')", "text has no negative"),
+            ("'a' && input.ok", "text is neither true nor false"),
+            ("input.ok ? 1 % 2.0 : 3", "an int together with a double"),
+            ("{'a': 1 - true}", "an int together with true or false"),
+            ("1 in 'abc'", "text contains nothing"),
+            ("size(3) > 1", "an int has no size"),
+            ("3.startsWith('a')", ""),
+            ("'a'.b", "text has no members"),
+            ("{[1]: 2}", "a list is the key"),
+            ("true.map(x, x)", ""),
+        ] {
+            let said = Expression::read(source).map(|_| ()).unwrap_err();
+            assert!(said.contains(reason), "{source}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_a_value_is_read_and_its_shape_is_seen() {
+        use crate::expression::Shape;
+        for (source, shape) in [
+            ("1 < 2.5 && 1u <= 2", Shape::Truth),
+            ("'a' + input.name", Shape::Text),
+            ("input.n + 1", Shape::Int),
+            ("[1] + [2]", Shape::List),
+            ("input.list.exists_one(x, x == 'a')", Shape::Truth),
+            ("input.list.filter(x, x > 1).map(x, {'a': x})", Shape::List),
+            ("input.ok ? 'a' : 'b'", Shape::Text),
+            ("input.ok ? 'a' : 1", Shape::Unknown),
+            ("has(input.a) && type(input.a) == string", Shape::Truth),
+            ("1 == 'a'", Shape::Truth),
+            ("input.a[0].b", Shape::Unknown),
+            ("double(input.n) / 2.0", Shape::Double),
+            ("null", Shape::Null),
+        ] {
+            let read = Expression::read(source).unwrap_or_else(|said| panic!("{source}: {said}"));
+            assert_eq!(read.shape(), shape, "{source}");
+        }
+    }
+
+    #[test]
     fn their_cost_is_bounded() {
         let long = format!("'{}' == ''", "x".repeat(MAX_BYTES));
         assert!(Expression::read(&long).is_err());
@@ -298,6 +357,44 @@ mod expressions {
         assert!(Expression::read(&ternary).is_err());
         let loops = Expression::read("input.many.all(x, input.many.all(y, x == y))").unwrap();
         let said = loops.evaluate(&sight()).unwrap_err();
-        assert!(said.contains("too many rounds"), "{said}");
+        assert!(said.contains("bytes on the way"), "{said}");
+    }
+
+    #[test]
+    fn a_list_of_the_largest_fan_out_is_made_in_time() {
+        let pages: Vec<u32> = (0..100_000).collect();
+        let sight = Sight { input: json!({"pages": pages}), ..Sight::default() };
+        for source in [
+            "input.pages.map(p, {'page': p + 1, 'of': size(input.pages)})",
+            "input.pages.map(p, p >= 0, p * 2)",
+            "input.pages.filter(p, p >= 0)",
+        ] {
+            let made = Expression::read(source).unwrap().list(&sight);
+            assert_eq!(made.map(|list| list.len()), Ok(100_000), "{source}");
+        }
+    }
+
+    #[test]
+    fn what_would_not_fit_into_memory_is_refused_before_it_is_made() {
+        let pages: Vec<u32> = (0..2_000).collect();
+        let input = json!({"pages": pages, "doc": "x".repeat(400_000)});
+        let sight = Sight { input, ..Sight::default() };
+        let doubled = format!("['xxxx']{}", ".map(x, x + x)".repeat(40));
+        let nested = format!("[[1]]{}", ".map(x, [x, x])".repeat(40));
+        for source in [
+            // A list that shares the document is small, until it is written out.
+            "input.pages.map(p, {'page': p, 'doc': input.doc})",
+            "input.pages.map(p, input.doc + string(p))",
+            "size(input.pages.map(p, input.doc + string(p))) > 0",
+            // What was too much is not made up for by what is true all the same.
+            "input.pages.all(p, input.doc + 'y' != input.doc) || true",
+            &doubled,
+            &nested,
+        ] {
+            let said = Expression::read(source).and_then(|source| source.evaluate(&sight));
+            assert!(said.as_ref().is_err_and(|said| said.contains("bytes")), "{source}: {said:?}");
+        }
+        let shared = Expression::read("size(input.pages.map(p, {'page': p, 'doc': input.doc}))");
+        assert_eq!(shared.unwrap().evaluate(&sight), Ok(json!(2_000)));
     }
 }
