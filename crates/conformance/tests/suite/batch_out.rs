@@ -1,6 +1,10 @@
 //! Where the ordered output of a batch goes besides its journal, who computes its items, and what is told of it
 //! on the way.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,6 +28,8 @@ use crate::play::Play;
 use crate::world::World;
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// `O_NONBLOCK`: a pipe that nobody reads is not opened for writing.
+const NONBLOCK: i32 = 0o4000;
 
 fn builder<S: Store>(store: S, batch: &Value) -> EngineBuilder<S> {
     let step = json!({"step_id": "items", "service": "items", "batch": batch,
@@ -196,6 +202,48 @@ on_both_stores! {
         let written = std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
         assert_eq!(written.lines().count(), 3);
         engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn an_attempt_that_was_superseded_before_it_began_leaves_the_file_as_it_is<W>(play: &Play<W>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let lines: String = (0..40).map(|n| format!("{n}\n")).collect();
+        let step = json!({"step_id": "items", "service": "items",
+            "batch": {"file": "input.file", "out": {"file": "input.out"}},
+            "retry": {"backoff": ["0ms"], "max_attempts": 50}, "timeouts": {"step": "1s"}});
+        let text = json!({"protocol_id": "graph.v1", "request_types": ["GRAPH"], "steps": [step]});
+        let config = EngineConfig {
+            poll: Duration::from_millis(10),
+            files: Some(folder.path().to_owned()),
+            ..EngineConfig::default()
+        };
+        let handler = |item: Item, _: &ItemContext<'_>| Ok(ItemOutcome::Success(item.value));
+        let engine = EngineBuilder::new(play.world.reopen().await.unwrap())
+            .config(config).protocol(Protocol::read(&text.to_string()).unwrap())
+            .batch_service("items", 60, handler).start().await.unwrap();
+        // The first attempt stands still at its items, a pipe that nobody writes to, until its time is over; the
+        // second one finds a file in its place. Whether the first has got there shows when somebody writes.
+        for n in 0.. {
+            assert!(n < 20, "the first attempt never came to the pipe in time");
+            let (file, pipe, out) = (format!("{n}.in"), format!("{n}.pipe"), format!("{n}.out"));
+            assert!(Command::new("mkfifo").arg(path(&file)).status().unwrap().success());
+            std::fs::write(path("file"), &lines).unwrap();
+            let job_id = submit(&engine, json!({"file": file, "out": out})).await;
+            while play.store().batch(place(job_id)).await.unwrap().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            std::fs::rename(path(&file), path(&pipe)).unwrap();
+            std::fs::rename(path("file"), path(&file)).unwrap();
+            let job = closed(play.store(), job_id).await;
+            assert_eq!(job.row.state, JobState::Succeeded, "{:?}", job.error);
+            let mut how = OpenOptions::new();
+            let Ok(mut pipe) = how.write(true).custom_flags(NONBLOCK).open(path(&pipe)) else { continue };
+            pipe.write_all(lines.as_bytes()).unwrap();
+            drop(pipe);
+            engine.shutdown(GRACE).await.unwrap();
+            assert_eq!(std::fs::read_to_string(path(&out)).unwrap(), lines);
+            break;
+        }
     }
 
     async fn explain_tells_how_far_a_batch_is<W>(play: &Play<W>) {

@@ -2,8 +2,9 @@
 //!
 //! The journal is the truth and the file is made from it: a run is written at its own offset once it is
 //! committed, never before. So an attempt that was superseded, and wakes up late, can write nothing but what
-//! stands there already. A file that a crash has left short, long or torn is written again when the batch
-//! resumes, and is whole and synced before the message that ends the attempt is stored.
+//! stands there already. A file that a crash has left short or torn is written again when the batch resumes. What was
+//! there before the batch, and reaches further, is cut off when all is committed: only then is the length the same
+//! whoever cuts. The file is whole and synced before the message that ends the attempt is stored.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -75,12 +76,13 @@ impl OutFile {
         how.read(true).write(true).create(true).truncate(false).open(path).map(Self)
     }
 
-    /// Writes committed output at its place.
-    pub(super) fn write(&self, outputs: &str, at: u64) -> io::Result<()> {
-        self.0.write_all_at(outputs.as_bytes(), at)
+    /// Writes committed output at its place, and says where that ends.
+    pub(super) fn write(&self, outputs: &str, at: u64) -> io::Result<u64> {
+        self.0.write_all_at(outputs.as_bytes(), at)?;
+        Ok(at + outputs.len() as u64)
     }
 
-    /// Cuts off what is not committed.
+    /// Cuts off what reaches further than the output of the whole batch.
     pub(super) fn cut(&self, length: u64) -> io::Result<()> {
         self.0.set_len(length)
     }

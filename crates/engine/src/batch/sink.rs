@@ -92,7 +92,9 @@ impl<S: Store> LedgerSink<S> {
         self.put(self.write(to, end)).map(|_| ())
     }
 
-    /// Writes what is committed into the file once more, as a crash may have left anything there.
+    /// Writes what is committed into the file once more, as a crash may have left anything there. What stands behind
+    /// it is left alone until the batch is over: nothing shows whether this attempt has been superseded meanwhile,
+    /// and then it is what the next one has written.
     pub(super) fn restore_file(&self) -> Result<(), SinkError> {
         let Some((file, _)) = &self.file else { return Ok(()) };
         let (mut seq, mut at) = (0, 0);
@@ -104,12 +106,11 @@ impl<S: Store> LedgerSink<S> {
                 return Err(SinkError::permanent("the journal is shorter than the cursor says"));
             }
             for row in rows {
-                file.write(&row.outputs, at)?;
-                at += row.outputs.len() as u64;
+                at = file.write(&row.outputs, at)?;
                 seq = row.first_seq + row.seqs;
             }
         }
-        Ok(file.cut(at)?)
+        Ok(())
     }
 
     fn write(&self, to: BatchPoint, end: Option<EndWrite>) -> BatchWrite {
