@@ -285,6 +285,41 @@ on_both_stores! {
         assert_eq!(view(play).await, (0, 0));
     }
 
+    async fn a_number_holds_behind_somebody_who_brings_only_a_rate<W>(play: &Play<W>) {
+        let rate = Limit { max: None, gap_us: Some(1_000) };
+        create(play, most(2)).await;
+        create(play, most(2)).await;
+        assert_eq!(admit(play).await, 2);
+        let held = claimed(play).await;
+        create(play, rate).await;
+        create(play, most(2)).await;
+        assert_eq!((admit(play).await, view(play).await), (1, (3, 1)), "the number is exhausted");
+        for held in held.into_iter().chain(claimed(play).await) {
+            play_out(play, held, Report::Succeeded).await;
+        }
+        assert_eq!(admit(play).await, 1);
+        play_out(play, play.claim().await, Report::Succeeded).await;
+    }
+
+    async fn what_nobody_took_up_for_a_minute_does_not_start_at_once<W>(play: &Play<W>) {
+        let rate = Limit { max: None, gap_us: Some(100_000) };
+        for _ in 0..200 {
+            create(play, rate).await;
+        }
+        for _ in 0..60 {
+            play.store().due(play.engine, 100).await.unwrap();
+            admit(play).await;
+            play.clock.advance(1_000);
+        }
+        play.store().due(play.engine, 100).await.unwrap();
+        let held = play.claim_as(play.engine, 200).await.unwrap();
+        assert!(held.len() <= 40, "{} start at once, and the rate is ten in a second", held.len());
+        for held in held {
+            play_out(play, held, Report::Succeeded).await;
+        }
+        assert!(admit(play).await > 0, "it goes on where somebody takes up what is given out");
+    }
+
     async fn a_rate_holds_to_the_millisecond<W>(play: &Play<W>) {
         let rate = Limit { max: None, gap_us: Some(333_334) };
         for _ in 0..5 {

@@ -1,7 +1,7 @@
 //! Who of those that wait at a limit may start, and when.
 
 use proptest::prelude::*;
-use sprag_kernel::decide::gate::{AHEAD_MS, Gate, Limit};
+use sprag_kernel::decide::gate::{AHEAD_MS, Gate, LATE_MS, Limit};
 
 const NOW: u64 = 1_700_000_000_000;
 
@@ -15,7 +15,7 @@ fn rate(max: u64, per_ms: u64) -> Limit {
 }
 
 fn gate(admitted: u32) -> Gate {
-    Gate { admitted, arrival_us: 0 }
+    Gate { admitted, arrival_us: 0, idle_since: None }
 }
 
 #[test]
@@ -54,6 +54,16 @@ fn a_limit_may_have_a_number_and_a_rate() {
     let both = Limit { max: Some(2), ..rate(1, 500) };
     assert_eq!(gate(0).admit(NOW, [both; 5]), [NOW, NOW + 500]);
     assert_eq!(gate(1).admit(NOW, [both; 5]), [NOW]);
+}
+
+#[test]
+fn while_a_start_is_not_taken_up_no_other_is_given_out_by_a_rate() {
+    let idle = |since| Gate { idle_since: Some(since), ..gate(1) };
+    assert_eq!(idle(NOW - LATE_MS).admit(NOW, [rate(1, 100); 5]), [0; 0]);
+    assert_eq!(idle(NOW - LATE_MS + 1).admit(NOW, [rate(1, 900); 5]).len(), 3, "it is not late");
+    assert_eq!(idle(NOW - LATE_MS).admit(NOW, [most(2); 5]), [NOW], "a number is held by slots");
+    let both = Limit { max: Some(9), ..rate(1, 100) };
+    assert_eq!(idle(0).admit(NOW, [most(2), both, most(9)]), [NOW], "nobody overtakes");
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 //! needs no row, so that keys may have any number of values. What is counted under the lock is seen by a
 //! statement that begins after it, and the kernel decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deadpool_postgres::Transaction;
 use sprag_engine::gate::{GateView, MAX_GATES};
@@ -28,7 +28,7 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
     let mut repeats = Repeats::default();
     let admitted = loop {
         let tx = begin(&mut client).await?;
-        let Some((now, rows)) = (match look(&tx, pools.test_now(), engine, gates).await {
+        let Some((now, rows, idle)) = (match look(&tx, pools.test_now(), engine, gates).await {
             Ok(found) => found,
             Err(error) if repeats.again(&error) => {
                 repeats.pause().await;
@@ -38,7 +38,7 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
         }) else {
             return Err(StoreError::Fenced);
         };
-        let starts = Starts::of(now, &rows)?;
+        let starts = Starts::of(now, &rows, &idle)?;
         if starts.at.is_empty() {
             return Ok(0);
         }
@@ -57,13 +57,14 @@ pub(super) async fn admit(pools: &Pools, engine: EngineNo, gates: &[String]) -> 
     Ok(usize::try_from(admitted).unwrap_or(0))
 }
 
-/// Locks the gates, always in one order, and reads the heads of their lines. Nothing if the engine is dead.
+/// Locks the gates, always in one order, and reads the heads of their lines, and of those with a rate since when
+/// somebody who is admitted, and whose time has come, waits to be claimed. Nothing if the engine is dead.
 async fn look(
     tx: &Transaction<'_>,
     test_now: Option<i64>,
     engine: EngineNo,
     gates: &[String],
-) -> Result<Option<(i64, Vec<Row>)>, Error> {
+) -> Result<Option<(i64, Vec<Row>, Vec<Row>)>, Error> {
     let alive = "SELECT sprag.now_ms($2) FROM sprag.engine WHERE engine_no = $1 AND dead = 0
         FOR KEY SHARE";
     let alive = tx.prepare_cached(alive).await?;
@@ -74,7 +75,21 @@ async fn look(
     tx.query(&lock, &[&LOCKS, &gates]).await?;
     let line = tx.prepare_cached(include_str!("../../sql/postgres/line.sql")).await?;
     let rows = tx.query(&line, &[&gates, &LINE]).await?;
-    Ok(Some((row.try_get(0)?, rows)))
+    let mut rates = BTreeSet::new();
+    for row in &rows {
+        if row.try_get::<_, Option<i64>>(7)?.is_some() {
+            rates.insert(row.try_get::<_, &str>(8)?);
+        }
+    }
+    let idle = if rates.is_empty() {
+        Vec::new()
+    } else {
+        let sql = "SELECT gate, min(admitted_at) FROM sprag.attempt
+            WHERE gate = ANY ($1::text[]) AND admitted_at IS NOT NULL AND ready_at IS NOT NULL GROUP BY gate";
+        let idle = tx.prepare_cached(sql).await?;
+        tx.query(&idle, &[&rates.into_iter().collect::<Vec<_>>()]).await?
+    };
+    Ok(Some((row.try_get(0)?, rows, idle)))
 }
 
 async fn write(tx: &Transaction<'_>, now: i64, starts: &Starts) -> Result<i64, Error> {
@@ -111,15 +126,20 @@ struct Starts {
 }
 
 impl Starts {
-    fn of(now: i64, rows: &[Row]) -> Answer<Self> {
+    fn of(now: i64, rows: &[Row], idle: &[Row]) -> Answer<Self> {
         let mut this = Self::default();
+        let mut since: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in idle {
+            since.insert(get(row, 0)?, unsigned_long(row, 1)?);
+        }
         let mut lines: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
         for row in rows {
             lines.entry(get(row, 8)?).or_default().push(row);
         }
         for (name, line) in lines {
             let admitted = u32::try_from(unsigned_long(line[0], 9)?).unwrap_or(u32::MAX);
-            let mut gate = Gate { admitted, arrival_us: unsigned_long(line[0], 10)? };
+            let idle_since = since.get(name).copied();
+            let mut gate = Gate { admitted, arrival_us: unsigned_long(line[0], 10)?, idle_since };
             let before = gate.arrival_us;
             let limits = line.iter().map(|row| limit(row)).collect::<Answer<Vec<_>>>()?;
             let starts = gate.admit(now.cast_unsigned(), limits);

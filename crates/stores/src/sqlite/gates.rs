@@ -24,17 +24,24 @@ pub(super) fn admit(tx: &Tx<'_>, engine: EngineNo, gates: &[String]) -> Answer<u
 
 fn admit_at(tx: &Tx<'_>, name: &str) -> Answer<usize> {
     let Some((_, first)) = line(tx, name, 1)?.pop() else { return Ok(0) };
-    // Counted only as far as the limit of the first: beyond it nobody is let in.
+    // Counted only as far as the limit of the first: beyond it nobody is let in. If it has none, as far as the
+    // largest behind it.
+    let most = match first.max {
+        Some(max) => Some(max),
+        None => line(tx, name, LINE)?.iter().filter_map(|(_, limit)| limit.max).max(),
+    };
     let sql = "SELECT count(*) FROM (SELECT 1 FROM attempt
         WHERE gate = ?1 AND admitted_at IS NOT NULL LIMIT ?2)";
-    let most = params![name, first.max.unwrap_or(0)];
+    let most = params![name, most.unwrap_or(0)];
     let admitted = tx.find(sql, most, |row| row.get(0))?.unwrap_or_default();
-    let sql = "SELECT arrival_us FROM gate WHERE gate = ?1";
-    let arrival_us = tx.find(sql, [name], |row| row.get(0))?.unwrap_or_default();
-    let mut gate = Gate { admitted, arrival_us };
-
     let room = first.max.map_or(LINE, |max| LINE.min(i64::from(max - admitted)));
     let line = line(tx, name, room)?;
+    let sql = "SELECT arrival_us FROM gate WHERE gate = ?1";
+    let arrival_us = tx.find(sql, [name], |row| row.get(0))?.unwrap_or_default();
+    let has_rate = line.iter().any(|(_, limit)| limit.gap_us.is_some());
+    let idle_since = if has_rate { idle_since(tx, name)? } else { None };
+    let mut gate = Gate { admitted, arrival_us, idle_since };
+
     let starts = gate.admit(tx.now.cast_unsigned(), line.iter().map(|(_, limit)| *limit));
     for ((key, _), start) in line.iter().zip(&starts) {
         let (job_id, branch) = (key.job_id.as_bytes(), key.branch.cast_signed());
@@ -48,6 +55,13 @@ fn admit_at(tx: &Tx<'_>, name: &str) -> Answer<usize> {
         keep(tx, name, gate.arrival_us)?;
     }
     Ok(starts.len())
+}
+
+/// Since when somebody who is admitted, and whose time has come, waits to be claimed.
+fn idle_since(tx: &Tx<'_>, name: &str) -> Answer<Option<u64>> {
+    let sql = "SELECT min(admitted_at) FROM attempt
+        WHERE gate = ?1 AND admitted_at IS NOT NULL AND ready_at IS NOT NULL";
+    Ok(tx.find(sql, [name], |row| row.get(0))?.flatten())
 }
 
 /// The gate's next time; and a few rows go whose time has passed.
