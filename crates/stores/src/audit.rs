@@ -43,6 +43,9 @@ checks! {
     "32_slot_of_an_attempt_that_is_over",
     "33_begun_without_being_admitted",
     "34_waits_for_a_child_that_is_over",
+    "35_inbox_row_and_what_became_of_it",
+    "36_tick_that_became_another_job",
+    "37_tick_that_its_schedule_has_not_come_to",
 }
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each

@@ -167,6 +167,9 @@ const ADMITTED: &str = "31_more_admitted_than_the_limit";
 const KEPT_SLOT: &str = "32_slot_of_an_attempt_that_is_over";
 const UNADMITTED: &str = "33_begun_without_being_admitted";
 const CHILD_OVER: &str = "34_waits_for_a_child_that_is_over";
+const INBOX: &str = "35_inbox_row_and_what_became_of_it";
+const OTHER_JOB: &str = "36_tick_that_became_another_job";
+const AHEAD: &str = "37_tick_that_its_schedule_has_not_come_to";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -396,8 +399,59 @@ fn to_gates<W: World>(books: &Books) -> Vec<Damage> {
     let both = format!("({}) OR ({})", row(books.queued), row(books.running));
     vec![
         gate(ADMITTED, None, &both, "1"),
+        // One without a number beside them hides nothing.
+        Damage {
+            breaks: format!(
+                "{} UPDATE attempt SET gate = 'g', admitted_at = 1 WHERE {}",
+                gate(ADMITTED, None, &both, "1").breaks + ";",
+                row(books.retrying) + " AND attempt_no = 2"
+            ),
+            mends: format!(
+                "{} UPDATE attempt SET gate = NULL, admitted_at = NULL WHERE {}",
+                gate(ADMITTED, None, &both, "1").mends + ";",
+                row(books.retrying) + " AND attempt_no = 2"
+            ),
+            ..gate(ADMITTED, None, &both, "1")
+        },
         gate(KEPT_SLOT, Some(books.done), &row(books.done), "1"),
         gate(UNADMITTED, Some(books.running), &row(books.running), "NULL"),
+    ]
+}
+
+/// What can be done to the inbox and to schedules.
+fn to_ticks<W: World>(books: &Books) -> Vec<Damage> {
+    let (queued, done) = (W::id(books.queued), W::id(books.done));
+    let row = |taken_at: &str, job_id: &str, key: &str, code: &str| {
+        format!(
+            "INSERT INTO inbox (submitted_at, taken_at, job_id, envelope, dedup_key, error_code)
+             VALUES (2, {taken_at}, {job_id}, '{{}}', {key}, {code})"
+        )
+    };
+    let damage = |check, of, breaks| {
+        let mends = "DELETE FROM inbox".to_owned();
+        Damage { check, of, breaks, mends, follows: &[] }
+    };
+    let became = |sql: &str, tick: u64| {
+        format!(
+            "UPDATE job SET dedup_key = 's:nightly:1700000000001' WHERE job_id = {queued};
+             INSERT INTO schedule (tenant_id, schedule_id, cron, zone, missed, envelope, version,
+                 created_at, last_tick)
+             VALUES ('{TENANT}', 'nightly', '* * * * *', 'UTC', 0, '{{}}', 1, 1, {tick}); {sql}"
+        )
+    };
+    let ticked = row("2", &queued, "'s:nightly:1700000000001'", "NULL");
+    vec![
+        damage(INBOX, None, row("2", "NULL", "NULL", "NULL")),
+        damage(INBOX, None, row("NULL", "NULL", "NULL", "'REFUSED'")),
+        damage(INBOX, Some(books.done), row("2", &done, "NULL", "'REFUSED'")),
+        damage(OTHER_JOB, Some(books.done), row("2", &done, "'s:nightly:1700000000001'", "NULL")),
+        Damage {
+            mends: format!(
+                "DELETE FROM inbox; DELETE FROM schedule;
+                 UPDATE job SET dedup_key = 'k:queued' WHERE job_id = {queued}"
+            ),
+            ..damage(AHEAD, Some(books.queued), became(&ticked, 1_700_000_000_000))
+        },
     ]
 }
 
@@ -427,6 +481,7 @@ on_both_stores! {
         damages.extend(to_events::<W>(&books));
         damages.extend(to_the_rest::<W>(&books));
         damages.extend(to_gates::<W>(&books));
+        damages.extend(to_ticks::<W>(&books));
         for damage in &damages {
             let Damage { check, of, breaks, mends, follows } = damage;
             let execute = async |sql: &str| {
