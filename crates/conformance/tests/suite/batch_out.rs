@@ -207,7 +207,7 @@ on_both_stores! {
     async fn an_attempt_that_was_superseded_before_it_began_leaves_the_file_as_it_is<W>(play: &Play<W>) {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let lines: String = (0..40).map(|n| format!("{n}\n")).collect();
+        let lines = (0..40).map(|n| n.to_string() + "\n").collect::<String>();
         let step = json!({"step_id": "items", "service": "items",
             "batch": {"file": "input.file", "out": {"file": "input.out"}},
             "retry": {"backoff": ["0ms"], "max_attempts": 50}, "timeouts": {"step": "1s"}});
