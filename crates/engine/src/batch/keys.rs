@@ -107,6 +107,14 @@ pub struct BatchPlan {
     pub retries: Option<u32>,
 }
 
+impl BatchPlan {
+    /// What it asks for before it begins.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        let (ItemsPlan::List(items) | ItemsPlan::File(items)) = &self.items;
+        std::iter::once(items).chain(&self.out_file)
+    }
+}
+
 /// Where the items of a batch come from.
 #[derive(Clone, Debug)]
 pub enum ItemsPlan {

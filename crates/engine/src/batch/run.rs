@@ -19,8 +19,7 @@ use super::{BatchHandler, OutputHandler};
 use crate::context::{Context, StopReason};
 use crate::crash::crash_point;
 use crate::directive::Directive;
-use crate::expression::Sight;
-use crate::graph::place;
+use crate::engine::Pinned;
 use crate::ids::EngineNo;
 use crate::plan;
 use crate::store::{AttemptError, Held, Store, StoreError};
@@ -61,6 +60,7 @@ pub(crate) struct BatchRun<S: Store> {
     pub(crate) store: Arc<S>,
     pub(crate) engine: EngineNo,
     pub(crate) held: Held,
+    pub(crate) pinned: Arc<Pinned>,
     pub(crate) directive: Directive,
     pub(crate) plan: BatchPlan,
     pub(crate) handler: BatchHandler,
@@ -178,15 +178,7 @@ impl<S: Store> BatchRun<S> {
 
     /// The items, and the path of the output file if there is one.
     fn resolve(&self) -> Result<(Texts, Option<PathBuf>), Refusal> {
-        let directive = &self.directive;
-        let sight = Sight {
-            input: directive.payload.as_ref().clone(),
-            tenant: Some(directive.tenant_id.clone()),
-            steps: directive.inputs.clone(),
-            item: self.held.item.as_deref().and_then(|text| serde_json::from_str(text).ok()),
-            index: place::index(directive.branch),
-            turn: Some(directive.turn),
-        };
+        let sight = self.pinned.graph.sight(&self.held);
         let invalid = |reason: String| {
             Refusal::new(Code::EnvelopeInvalid).with("field", "batch").with("reason", reason)
         };

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sprag_kernel::{Code, Refusal, StepState};
 
 use super::{Graph, Kind, Loop, Node, ScopeKind, place};
+use crate::batch::keys::BatchPlan;
 use crate::expression::{Expression, Sight};
 use crate::ids::Place;
 use crate::store::{AttemptError, Ended, Held};
@@ -54,8 +55,7 @@ impl Graph {
         let node = self.node(from.step_index);
         let mut wanted: BTreeSet<u32> = self.inputs(from.step_index).collect();
         wanted.extend(self.before(node));
-        let expressions = [node.when.as_ref(), node.expression()];
-        for name in expressions.into_iter().flatten().flat_map(|e| &e.names().steps) {
+        for name in node.expressions().flat_map(|e| &e.names().steps) {
             wanted.extend(self.publisher(node, name));
         }
         wanted.into_iter().map(|seen| self.place_of(seen, from)).collect()
@@ -208,11 +208,9 @@ impl Graph {
         let is_in_cycle =
             matches!(node.kind, Kind::Loop(_)) || self.scope_of(held.key.step_index).in_cycle;
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
-        let expressions: Vec<&Expression> =
-            [node.when.as_ref(), node.expression()].into_iter().flatten().collect();
-        let steps = expressions.iter().flat_map(|expression| &expression.names().steps);
+        let steps = node.expressions().flat_map(|expression| &expression.names().steps);
         // A payload may be large, and each branch of a fan-out comes by here.
-        let wants_input = expressions.iter().any(|e| e.names().variables.contains("input"));
+        let wants_input = node.expressions().any(|e| e.names().variables.contains("input"));
         let output = |name: &String| {
             let index = self.publisher(node, name)?;
             let found = held.inputs.iter().find(|(seen, _)| *seen == index);
@@ -245,8 +243,14 @@ impl Graph {
 }
 
 impl Node {
-    /// The expression that its work asks for.
-    pub fn expression(&self) -> Option<&Expression> {
+    /// All that are asked for an activation of it: before it runs, and by its work.
+    fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        let of_batch = self.batch.iter().flat_map(BatchPlan::expressions);
+        self.when.iter().chain(self.expression()).chain(of_batch)
+    }
+
+    /// The expression that its work asks for, if it is no batch.
+    fn expression(&self) -> Option<&Expression> {
         match &self.kind {
             Kind::Fan(fan) => Some(&fan.items),
             Kind::Job(_, input) => Some(input),

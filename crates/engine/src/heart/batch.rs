@@ -99,6 +99,7 @@ impl<S: Store> Heart<S> {
             store: self.store.clone(),
             engine: self.engine,
             held: held.clone(),
+            pinned: self.pinned(held),
             directive,
             plan,
             handler,
