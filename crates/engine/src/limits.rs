@@ -7,6 +7,10 @@ use sprag_kernel::{Code, Refusal};
 
 /// The largest envelope, and the largest output of a step, unless configured otherwise.
 pub const MAX_BYTES: usize = 1 << 20;
+/// The largest list of items, and the largest output that the engine itself puts together from those of branches: an
+/// item of 80 bytes for each of 100,000 branches. Postgres takes 1 GiB in one statement, and all that an engine gathers
+/// at a time may be in one.
+pub const MAX_GATHERED_BYTES: usize = 8 << 20;
 /// The longest message of a failure that is kept; the rest is cut off.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 /// The most that a priority may be, on either side of 0: two years of waiting weigh as much. That of a job and

@@ -15,10 +15,10 @@ use crate::callback::Heard;
 use crate::crash::crash_point;
 use crate::directive::Failure;
 use crate::engine::Pinned;
-use crate::graph::Kind;
 use crate::graph::duties::End;
+use crate::graph::{CONTROL, Kind};
 use crate::ids::AttemptKey;
-use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
+use crate::limits::{MAX_CODE_BYTES, MAX_GATHERED_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
@@ -248,7 +248,11 @@ impl<S: Store> Heart<S> {
     ) {
         crash_point("heart.after_handler");
         let Some(Running { held, ends, .. }) = self.running.remove(key) else { return };
-        match result.and_then(|returned| self.storable(returned)) {
+        let limit = match self.service_of(&held).as_str() {
+            CONTROL => self.config.max_output_bytes.max(MAX_GATHERED_BYTES),
+            _ => self.config.max_output_bytes,
+        };
+        match result.and_then(|returned| Self::storable(returned, limit)) {
             Ok((output, None)) => self.report(held, Report::Succeeded, output, None),
             Ok((output, Some(work))) => self.work_later(held, output, work),
             Err(failure) if failure.retryable && ends.told() == Some(StopReason::Shutdown) => {
@@ -272,12 +276,12 @@ impl<S: Store> Heart<S> {
 
     /// The output as text, if every store can keep it.
     fn storable(
-        &self,
         Returned { output, work }: Returned<S::Work>,
+        limit: usize,
     ) -> Result<(Option<String>, Option<S::Work>), Failure> {
         let Some(output) = output else { return Ok((None, work)) };
         let text = output.to_string();
-        match check_json("output", &text, self.config.max_output_bytes) {
+        match check_json("output", &text, limit) {
             Ok(()) => Ok((Some(text), work)),
             Err(refusal) => Err(Failure::fatal(refusal.code().name(), refusal.message())),
         }
