@@ -40,6 +40,7 @@ mod readers;
 mod requests;
 mod schedules;
 mod schema;
+mod sights;
 mod signals;
 mod slots;
 mod submit;

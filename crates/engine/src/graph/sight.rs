@@ -108,6 +108,13 @@ impl Graph {
         if matches!(self.node(place.step_index).kind, Kind::Loop(_)) { place.turn } else { 0 }
     }
 
+    /// Whether it is soon said what becomes of an activation of a node: what is asked has no loop and no pattern.
+    pub fn decides_quickly(&self, index: u32) -> bool {
+        let node = self.node(index);
+        let input = if let Kind::Job(_, input) = &node.kind { Some(input) } else { None };
+        node.when.iter().chain(input).all(Expression::is_quick)
+    }
+
     /// What becomes of an activation, from the ends of what it wanted to look at.
     pub fn finding(&self, held: &Held, ends: &BTreeMap<u32, Ended>) -> Finding {
         let node = self.node(held.key.step_index);

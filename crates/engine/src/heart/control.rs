@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::bench::EVALUATIONS;
 use crate::directive::Failure;
 use crate::engine::Pinned;
 use crate::graph::keys::OnFailure;
@@ -46,15 +47,22 @@ pub(super) async fn run<S: Store>(
 /// The items of a fan-out. An expression may take a second, so it is not evaluated among the calls.
 async fn open(pinned: Arc<Pinned>, fan: Fan, held: Held) -> Result<Value, Failure> {
     let max_items = fan.max_items as usize;
-    let evaluate = move || fan.items.list(&pinned.graph.sight(&held));
-    let items = tokio::task::spawn_blocking(evaluate).await;
-    let items = items.map_err(|error| Failure::retryable("EXPRESSION_LOST", error))?;
-    let items = items.map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))?;
+    let items = evaluated(move || fan.items.list(&pinned.graph.sight(&held))).await?;
     if items.len() > max_items {
         let message = format!("{} items, {max_items} are allowed", items.len());
         return Err(Failure::fatal("TOO_MANY_ITEMS", message));
     }
     Ok(Value::Array(items))
+}
+
+/// Evaluates once there is a core for it.
+async fn evaluated<T: Send + 'static>(
+    evaluate: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, Failure> {
+    let _core = EVALUATIONS.acquire().await;
+    let value = tokio::task::spawn_blocking(evaluate).await;
+    let value = value.map_err(|error| Failure::retryable("EXPRESSION_LOST", error))?;
+    value.map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))
 }
 
 /// The output of the turn, if it is the last one. An expression may take a second, as above.
@@ -63,10 +71,7 @@ async fn turned(pinned: Arc<Pinned>, closer: Loop, held: Held) -> Result<Option<
     let end = pinned.graph.turn_end(&closer);
     let output = held.inputs.iter().find(|(seen, _)| *seen == end);
     let output = output.and_then(|(_, text)| serde_json::from_str(text).ok());
-    let evaluate = move || closer.condition.holds(&pinned.graph.sight(&held));
-    let again = tokio::task::spawn_blocking(evaluate).await;
-    let again = again.map_err(|error| Failure::retryable("EXPRESSION_LOST", error))?;
-    match again.map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))? {
+    match evaluated(move || closer.condition.holds(&pinned.graph.sight(&held))).await? {
         false => Ok(Some(output.unwrap_or(Value::Null))),
         true if turn + 1 < max => Ok(None),
         true => {

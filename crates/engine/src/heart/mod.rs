@@ -10,6 +10,7 @@
 //! culprit stands alone; that one ends, the others go on.
 
 mod batch;
+mod bench;
 mod callbacks;
 mod children;
 mod control;
@@ -50,6 +51,7 @@ use crate::context::{Ends, StopReason};
 use crate::directive::{Failure, Payloads};
 use crate::engine::{EngineConfig, Pinned};
 use crate::graph::CONTROL;
+use crate::graph::sight::Finding;
 use crate::hints::Hears;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::signals::WaitOutcome;
@@ -192,6 +194,7 @@ enum Done<W> {
     Submitted(Vec<Submitting>, Answer<Vec<Result<Submitted, Refusal>>>),
     Claimed(Claiming, Answer<Vec<Held>>),
     Seen(Vec<Seeing>, Answer<sight::Found>),
+    Judged(Box<Seeing>, Finding),
     Waited(Vec<Seeing>, Answer<Vec<WaitOutcome>>),
     Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
     LookedUp(Vec<u64>, Answer<Vec<(String, Held)>>),
@@ -234,6 +237,8 @@ pub(crate) struct Heart<S: Store> {
     submits: Phase<Submitting>,
     /// Activations of graphs that have not looked at what came before them.
     sights: Phase<Seeing>,
+    /// Those among them whose expressions may take a while.
+    bench: bench::Bench,
     /// Those among them that are to run once their signal is there.
     waits: Phase<Seeing>,
     dispatches: Phase<Dispatching>,
@@ -312,6 +317,7 @@ impl<S: Store> Heart<S> {
             calls: JoinSet::new(),
             submits: Phase::new(),
             sights: Phase::new(),
+            bench: bench::Bench::default(),
             waits: Phase::new(),
             dispatches: Phase::new(),
             ends: Phase::new(),
@@ -466,6 +472,7 @@ impl<S: Store> Heart<S> {
         self.finish();
         if self.stopping.is_none() {
             self.look_around();
+            self.judge();
             self.wait();
             self.dispatch();
             self.submit();
@@ -483,6 +490,10 @@ impl<S: Store> Heart<S> {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
             Done::Seen(group, answer) => self.seen(group, answer),
+            Done::Judged(seeing, finding) => {
+                self.judged(*seeing, finding);
+                Ok(())
+            }
             Done::Waited(group, answer) => self.waited(group, answer),
             Done::Dispatched(held, answer) => self.dispatched(held, answer),
             Done::LookedUp(group, answer) => self.looked_up(group, answer),

@@ -71,6 +71,7 @@ impl<S: Store> Heart<S> {
             .copied()
             .chain(self.publishing.iter().copied())
             .chain(self.sights.waiting().map(|seeing| seeing.held.key))
+            .chain(self.bench.waiting())
             .chain(self.waits.waiting().map(|seeing| seeing.held.key))
             .chain(self.dispatches.waiting().map(|dispatching| dispatching.held.key))
             .chain(self.ends.waiting().map(|ending| ending.held.key))

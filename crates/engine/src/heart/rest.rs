@@ -138,6 +138,7 @@ impl<W> Done<W> {
             | Self::Noted(Err(_))
             | Self::Submitted(..)
             | Self::Seen(..)
+            | Self::Judged(..)
             | Self::Waited(..)
             | Self::Dispatched(..)
             | Self::Found(..)

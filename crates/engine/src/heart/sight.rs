@@ -1,8 +1,10 @@
-//! Sight: an activation of a graph looks at what came before it. What it is handed, and whether it runs, is
-//! skipped or fails, is found in one read per group; conditions are evaluated beside the heart.
+//! Sight: an activation of a graph looks at what came before it. What it is handed is found in one read per group.
+//! Whether it runs, is skipped or fails is decided beside the heart: with its group if that is quick, else on the
+//! bench, so that a group is not held up by one of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sprag_kernel::Code;
 
@@ -14,8 +16,25 @@ use crate::ids::{AttemptKey, JobId, Place};
 use crate::plan;
 use crate::store::{Answer, AttemptError, Ended, Held, Store, StoreError};
 
+/// How long a group is decided on: what is left then goes on the bench.
+const QUICK: Duration = Duration::from_millis(50);
+
 /// What a group has found: each activation with its inputs, and what becomes of it.
-pub(super) type Found = Vec<(Seeing, Finding)>;
+pub(super) type Found = Vec<Look>;
+
+/// What an activation has found.
+pub(super) enum Look {
+    /// What becomes of it.
+    Decided(Seeing, Finding),
+    /// That may take a while to say.
+    Open(Judging),
+}
+
+/// An activation that has seen what it wanted to: the ends of other nodes, by their index.
+pub(super) struct Judging {
+    pub(super) seeing: Seeing,
+    ends: BTreeMap<u32, Ended>,
+}
 
 impl<S: Store> Heart<S> {
     /// Looks at what the claimed activations of graphs want to see.
@@ -58,21 +77,48 @@ impl<S: Store> Heart<S> {
             }
         };
         self.sights.done();
-        for (Seeing { held, pull }, finding) in found {
-            match finding {
-                Finding::Run => self.run_or_wait(held, pull),
-                Finding::Child(payload) => self.seed_child(Seeing { held, pull }, payload),
-                Finding::Skip(error) => {
-                    self.vacate(&held, pull);
-                    self.skip_activation(held.key, error);
-                }
-                Finding::Fail(code, reason) => {
-                    self.vacate(&held, pull);
-                    self.fail_activation_for(held.key, code, reason);
-                }
+        for look in found {
+            match look {
+                Look::Decided(seeing, finding) => self.go_on(seeing, finding),
+                Look::Open(judging) => self.bench.push(judging),
             }
         }
         Ok(())
+    }
+
+    /// Decides on those that may take a while, as many at a time as there is room for.
+    pub(super) fn judge(&mut self) {
+        while let Some(Judging { seeing, ends }) = self.bench.next() {
+            let (pinned, held) = (self.pinned(&seeing.held), seeing.held.clone());
+            let decide = move || pinned.graph.finding(&held, &ends);
+            self.calls.spawn(async move {
+                let finding = tokio::task::spawn_blocking(decide).await.unwrap_or_else(|error| {
+                    let reason = format!("an expression ended its task: {error}");
+                    Finding::Fail(Code::MessagePoison, reason)
+                });
+                Done::Judged(Box::new(seeing), finding)
+            });
+        }
+    }
+
+    pub(super) fn judged(&mut self, seeing: Seeing, finding: Finding) {
+        self.bench.done();
+        self.go_on(seeing, finding);
+    }
+
+    fn go_on(&mut self, Seeing { held, pull }: Seeing, finding: Finding) {
+        match finding {
+            Finding::Run => self.run_or_wait(held, pull),
+            Finding::Child(payload) => self.seed_child(Seeing { held, pull }, payload),
+            Finding::Skip(error) => {
+                self.vacate(&held, pull);
+                self.skip_activation(held.key, error);
+            }
+            Finding::Fail(code, reason) => {
+                self.vacate(&held, pull);
+                self.fail_activation_for(held.key, code, reason);
+            }
+        }
     }
 
     /// An activation that is not to run: Leg1 ends it as skipped.
@@ -103,28 +149,32 @@ async fn found<S: Store>(store: &S, group: Vec<Seeing>, pinned: Vec<Arc<Pinned>>
     let ends: BTreeMap<(JobId, Place), Ended> =
         rows.into_iter().zip(ends).filter_map(|(row, end)| Some((row, end?))).collect();
     let decide = move || {
+        let begun = Instant::now();
         let each = group.into_iter().zip(wanted).zip(pinned);
-        each.map(|((seeing, wanted), pinned)| decided(seeing, &wanted, &pinned, &ends)).collect()
+        each.map(|((seeing, wanted), pinned)| {
+            let judging = seen(seeing, &wanted, &ends);
+            let is_quick = pinned.graph.decides_quickly(judging.seeing.held.key.step_index);
+            if !is_quick || begun.elapsed() > QUICK {
+                return Look::Open(judging);
+            }
+            let finding = pinned.graph.finding(&judging.seeing.held, &judging.ends);
+            Look::Decided(judging.seeing, finding)
+        })
+        .collect()
     };
     tokio::task::spawn_blocking(decide)
         .await
         .map_err(|error| StoreError::Poison(format!("an expression ended its task: {error}")))
 }
 
-fn decided(
-    mut seeing: Seeing,
-    wanted: &[Place],
-    pinned: &Pinned,
-    ends: &BTreeMap<(JobId, Place), Ended>,
-) -> (Seeing, Finding) {
-    let mut seen = BTreeMap::new();
+fn seen(mut seeing: Seeing, wanted: &[Place], all: &BTreeMap<(JobId, Place), Ended>) -> Judging {
+    let mut ends = BTreeMap::new();
     let held = &mut seeing.held;
     for place in wanted {
-        if let Some(end) = ends.get(&(held.key.job_id, *place)) {
+        if let Some(end) = all.get(&(held.key.job_id, *place)) {
             held.inputs.extend(end.output.clone().map(|output| (place.step_index, output)));
-            seen.insert(place.step_index, end.clone());
+            ends.insert(place.step_index, end.clone());
         }
     }
-    let finding = pinned.graph.finding(held, &seen);
-    (seeing, finding)
+    Judging { seeing, ends }
 }
