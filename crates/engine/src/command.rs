@@ -189,7 +189,7 @@ pub(crate) fn for_items(exec: Exec) -> BatchHandler {
         let running = start(&exec, input.to_string()).map_err(refused)?;
         match running.finish(|| context.should_end().then_some(())) {
             Finished::ByItself(result) => result.map(ItemOutcome::Success).map_err(refused),
-            Finished::Told(()) => Err(ItemFailure::transient("the batch was told to end")),
+            Finished::Told(()) => Err(ItemFailure::given_up("the batch was told to end")),
         }
     })
 }

@@ -204,6 +204,33 @@ on_both_stores! {
         engine.shutdown(GRACE).await.unwrap();
     }
 
+    /// On its last retry the command's end was taken for the item's own failure.
+    async fn a_command_that_is_ended_with_its_engine_is_run_again_though_it_has_no_retries<W>(play: &Play<W>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (begun, go) = (folder.path().join("begun"), folder.path().join("go"));
+        let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.01; done", begun.display(), go.display());
+        let step = json!({"step_id": "items", "exec": {"command": ["sh", "-c", script]},
+            "batch": {"items": "[1, 2]", "retries": 0}, "retry": {"max_attempts": 1}});
+        let text = json!({"protocol_id": "graph.v1", "request_types": ["GRAPH"], "steps": [step]});
+        let start = async || {
+            let config = EngineConfig { exec: Some(2), poll: Duration::from_millis(10), ..EngineConfig::default() };
+            let builder = EngineBuilder::new(play.world.reopen().await.unwrap()).config(config);
+            builder.protocol(Protocol::read(&text.to_string()).unwrap()).start().await.unwrap()
+        };
+        let first = start().await;
+        let job_id = submit(&first, json!({})).await;
+        while !begun.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        first.shutdown(GRACE).await.unwrap();
+        assert_eq!(play.job(job_id).await.row.state, JobState::InProgress);
+        std::fs::write(&go, "").unwrap();
+        let second = start().await;
+        let job = closed(play.store(), job_id).await;
+        assert_eq!(job.row.state, JobState::Succeeded, "{:?}", job.error);
+        second.shutdown(GRACE).await.unwrap();
+    }
+
     async fn an_attempt_that_was_superseded_before_it_began_leaves_the_file_as_it_is<W>(play: &Play<W>) {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);

@@ -94,6 +94,9 @@ on_both_stores! {
         assert_eq!(attempt.row.state, StepState::Dispatching);
         assert_eq!((attempt.row.shown_attempt_no(), attempt.row.lease_id.is_some()), (1, true));
         assert_eq!((attempt.row.outbox, attempt.sent_at), (Some(OutboxState::Pending), None));
+        let sql = format!("SELECT CAST(lease_expires_at AS text) FROM attempt WHERE job_id = {}", W::id(job_id));
+        let lease_ends = (BEGIN_MS + 15 * 60_000).to_string();
+        assert_eq!(play.world.query(&sql).await.unwrap()[0][0], Some(lease_ends));
         let events = play.store().events(job_id).await.unwrap();
         assert_eq!(events.len(), 2);
         assert_eq!(events[1].changes, "J0>1 S0>1 ");
@@ -376,7 +379,9 @@ on_both_stores! {
     async fn j15_a_cancel_before_leg1_closes_the_job_without_a_directive<W>(play: &Play<W>) {
         let job_id = play.create(2).await;
         assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Cancelling);
-        assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Cancelling, "J8: again, a no-op");
+        let version = play.job(job_id).await.row.version;
+        assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Cancelling, "J8: again");
+        assert_eq!(play.job(job_id).await.row.version, version, "a no-op");
         let mut held = play.claim_cancelled().await;
         held.job.state = JobState::Queued; // as an engine that has not heard of the cancel
         let write = play.dispatch_write(&mut held).unwrap();

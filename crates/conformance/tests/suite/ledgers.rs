@@ -1,14 +1,18 @@
 //! Ledgers, digit by digit as they are stored.
 
+use serde_json::json;
 use sprag_engine::ids::AttemptKey;
 use sprag_engine::plan;
+use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, FollowWrite, Held, Store};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::EndingKind;
-use sprag_kernel::{Code, JobState};
+use sprag_kernel::{Code, JobState, StepState};
 
+use crate::graphs::{GRACE, closed, echo, submit};
 use crate::on_both_stores;
-use crate::play::Play;
+use crate::play::{Play, SERVICE};
+use crate::pull::{builder, until};
 use crate::world::World;
 
 fn digits(activity: &str, guid: Option<&str>) -> (String, Option<String>) {
@@ -79,14 +83,71 @@ on_both_stores! {
         assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, digits("002100000000000", None));
     }
 
+    /// The activation of a message whose Leg1 is done comes once more: it is entered, and there is no work left.
+    async fn l3_a_replay_behind_leg1_is_entered_and_does_nothing<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        let mut write = play.dispatch_write(&mut held.clone()).unwrap();
+        play.dispatch(&mut held).await;
+        let sql = format!("UPDATE attempt SET ready_at = 0 WHERE job_id = {}", W::id(job_id));
+        play.world.execute(&sql).await.unwrap();
+        let mut again = play.claim().await;
+        assert_eq!(play.digits(&again.key).await, digits("002100000000000", None));
+        let before = play.job(job_id).await.row;
+        (write.version, write.job_from) = (again.attempt.version, before.state);
+        let outcome = play.dispatch_as(play.engine, write).await.unwrap();
+        assert_eq!(outcome, DispatchOutcome::Gone, "by digit 4 alone");
+        assert_eq!(play.digits(&again.key).await, digits("002100000000000", None));
+        assert_eq!(play.job(job_id).await.row, before);
+        play.report(&mut again, Report::Succeeded).await;
+        play.finish(&again).await;
+    }
+
     async fn l6_work_of_leg1_that_fails_leaves_the_entry_and_nothing_else<W>(play: &Play<W>) {
         let job_id = play.create(1).await;
         let mut held = play.claim().await;
-        let mut write = play.dispatch_write(&mut held).unwrap();
-        write.key.attempt_no = 9;
-        assert_eq!(play.dispatch_as(play.engine, write).await.unwrap(), DispatchOutcome::Gone);
-        assert_eq!(play.digits(&AttemptKey::first(job_id, 0)).await, digits("001000000000000", None));
-        assert_eq!(play.job(job_id).await.row.version, 1);
+        // The event of the directive finds its number taken, behind all else that Leg1 writes.
+        let sql = format!("INSERT INTO event (job_id, n, at, changes) VALUES ({}, 2, 0, '')", W::id(job_id));
+        play.world.execute(&sql).await.unwrap();
+        let (before, write) = (play.job(job_id).await.row, play.dispatch_write(&mut held).unwrap());
+        let answer = play.dispatch_as(play.engine, write).await;
+        assert!(matches!(answer, Err(sprag_engine::store::StoreError::Poison(_))), "{answer:?}");
+        assert_eq!(play.digits(&held.key).await, digits("001000000000000", None));
+        assert_eq!(play.job(job_id).await.row, before);
+        let attempt = play.attempts(job_id).await.remove(0);
+        assert_eq!((attempt.row.state, attempt.row.outbox), (StepState::Pending, None));
+        let sql = format!("DELETE FROM event WHERE job_id = {} AND n = 2", W::id(job_id));
+        play.world.execute(&sql).await.unwrap();
+    }
+
+    /// Five obligations, of which one is replaced by two, and by three.
+    async fn l17_and_l19_more_than_one_child_raises_the_semaphore_by_all_but_one<W>(play: &Play<W>) {
+        let roots = "
+  - {step_id: s1, needs: [], sleep: 1h}
+  - {step_id: s2, needs: [], sleep: 1h}
+  - {step_id: s3, needs: [], sleep: 1h}
+  - {step_id: s4, needs: [], sleep: 1h}
+  - {step_id: opens, needs: [], service: work}
+";
+        for (children, semaphore) in [(2, 6), (3, 7)] {
+            let behind = |n: usize| format!("  - {{step_id: c{n}, needs: [opens], sleep: 1h}}\n");
+            let steps = format!("{roots}{}", (0..children).map(behind).collect::<String>());
+            let text = format!("protocol_id: opens-{children}.v1\nrequest_types: [GRAPH]\nsteps:{steps}");
+            let engine = builder(play).await.protocol(Protocol::read(&text).unwrap());
+            let engine = engine.service(SERVICE, 1, echo()).start().await.unwrap();
+            let job_id = submit(&engine, json!({})).await;
+            until(play, job_id, |attempt| attempt.step_id == "c0" && attempt.timer_at.is_some()).await;
+            assert_eq!(play.job(job_id).await.row.semaphore.get(), semaphore);
+            let attempts = play.attempts(job_id).await;
+            let waiting = attempts.iter().filter(|a| a.step_id.starts_with('c') && a.timer_at.is_some());
+            assert_eq!(waiting.count(), children);
+            let opens = attempts.iter().find(|attempt| attempt.step_id == "opens").unwrap();
+            let done = digits("001111000000001", Some("000011000000001"));
+            assert_eq!(play.digits(&opens.key).await, done);
+            engine.cancel(job_id, None).await.unwrap();
+            assert_eq!(closed(play.store(), job_id).await.row.state, JobState::Cancelled);
+            engine.shutdown(GRACE).await.unwrap();
+        }
     }
 
     async fn l11_leg2_before_leg1_is_refused_without_an_increment<W>(play: &Play<W>) {

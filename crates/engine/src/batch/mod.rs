@@ -59,6 +59,12 @@ impl ItemFailure {
         Self { class: ErrorClass::RetryableTransient, message: message.to_string() }
     }
 
+    /// Work that was given up because the batch ends ([`ItemContext::should_end`]). In a stop the item has no outcome,
+    /// whatever its retries, and the next attempt computes it again; in a cancel it is cancelled.
+    pub fn given_up(message: impl std::fmt::Display) -> Self {
+        Self { class: ErrorClass::NonRetryableCancellation, message: message.to_string() }
+    }
+
     /// A failure that the item itself is the cause of.
     pub fn input(message: impl std::fmt::Display) -> Self {
         Self { class: ErrorClass::NonRetryableInput, message: message.to_string() }
@@ -74,7 +80,8 @@ impl ItemContext<'_> {
         self.0.attempts()
     }
 
-    /// Whether the batch is stopping or being cancelled. Long work may return early with any failure.
+    /// Whether the batch is stopping or being cancelled. Long work may return early,
+    /// with [`ItemFailure::given_up`].
     pub fn should_end(&self) -> bool {
         self.0.should_end()
     }

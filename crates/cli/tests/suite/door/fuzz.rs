@@ -18,8 +18,8 @@ const CHECKS: [&str; 7] = [
 /// Calls per operation and phase.
 const EXAMPLES: &str = "20";
 const SEED: &str = "7";
-/// It takes half a minute; a machine that has other things to do may need more.
-const MOST_SECONDS: &str = "120";
+/// It takes a minute; a machine that has other things to do may need more.
+const MOST_SECONDS: &str = "400";
 
 /// The fuzzer, where `scripts/test` has put it. Without it nothing is known, so that is a failure.
 fn fuzzer() -> PathBuf {
@@ -93,16 +93,18 @@ fn fuzz(house: House) {
         .args(["--exclude-path", "/v1/events"])
         .args(["--checks", &CHECKS.join(",")])
         .args(["--phases", "examples,coverage,fuzzing"])
-        .args(["--max-examples", EXAMPLES, "--seed", SEED, "--workers", "2", "--no-color"])
+        // One worker: two at a time make some versions of Python fail over their own parser.
+        .args(["--max-examples", EXAMPLES, "--seed", SEED, "--workers", "1", "--no-color"])
         .args(["--max-time", MOST_SECONDS])
         .args(["--generation-database", "none", "--request-timeout", "20"]);
     let done = fuzzer.output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
-    // All that the document has but the stream, and every one of them often.
-    let operations = operations() - 1;
+    // All that the document has but two, and every one of them often: the stream is left out above, and one more by
+    // the fuzzer itself.
+    let operations = operations() - 2;
     assert_eq!(number(&said, |line| line.strip_prefix("Tested: ")), operations, "{said}");
-    let cases = number(&said, |line| line.split_once(" generated").map(|(number, _)| number));
+    let cases = number(&said, |line| line.split_once(" generated,").map(|(number, _)| number));
     assert!(cases >= operations * 10, "{cases} cases for {operations} operations: {said}");
     house.close();
 }
