@@ -134,15 +134,19 @@ impl Cluster {
 
     /// Ends every process of the server at once, as the kernel does when memory runs out.
     pub fn crash(&self) {
-        let pid_file = self.folder.path().join("data/postmaster.pid");
-        let pid = fs::read_to_string(pid_file).unwrap().lines().next().unwrap().to_owned();
+        let data = self.folder.path().join("data").canonicalize().unwrap();
+        let pid_file = data.join("postmaster.pid");
+        let postmaster = fs::read_to_string(pid_file).unwrap().lines().next().unwrap().to_owned();
         // The postmaster first, or it would start new ones.
-        let mut doomed = vec![pid.clone()];
-        doomed.extend(children(&pid));
-        let status = Command::new("kill").arg("-KILL").args(&doomed).stderr(Stdio::null()).status();
-        status.unwrap();
-        while doomed.iter().any(|pid| is_alive(pid)) {
+        let mut doomed = vec![postmaster];
+        doomed.extend(processes(&data));
+        // Again until nobody is left: one that was just being started holds the server's memory, and the next server
+        // would refuse to start beside it.
+        while !doomed.is_empty() {
+            let mut end = Command::new("kill");
+            end.arg("-KILL").args(&doomed).stderr(Stdio::null()).status().unwrap();
             thread::sleep(Duration::from_millis(5));
+            doomed = processes(&data);
         }
         self.kill();
     }
@@ -176,23 +180,14 @@ impl Drop for Cluster {
     }
 }
 
-/// The processes whose parent is `pid`.
-fn children(pid: &str) -> Vec<String> {
-    let parent_is = |folder: &Path| {
-        let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
-        // After the name, which may contain anything: the state and the parent.
-        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.split_whitespace().nth(1) == Some(pid))
-    };
+/// The processes that are at home in this folder, as all of a server are in that of its data. Those that merely wait
+/// to be reaped are nowhere.
+fn processes(home: &Path) -> Vec<String> {
+    let is_at_home = |folder: &Path| fs::read_link(folder.join("cwd")).is_ok_and(|cwd| cwd == home);
     let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok().map(|e| e.path()));
-    all.filter(|folder| parent_is(folder))
+    all.filter(|folder| is_at_home(folder))
         .filter_map(|folder| Some(folder.file_name()?.to_str()?.to_owned()))
         .collect()
-}
-
-/// Whether a process is there and not merely waiting to be reaped.
-fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 /// A command that runs as the user who may run a server.

@@ -453,7 +453,12 @@ async fn say_what_nobody_said<S: Store>(engine: &Engine<S>) {
     let filter = JobFilter { request_type, limit: 1_000_000, ..JobFilter::default() };
     for job in engine.store().jobs(filter).await.unwrap() {
         if !job.row.state.is_terminal() {
-            say_early_and_late(engine, job.facts.job_id).await.unwrap();
+            let job_id = job.facts.job_id;
+            if let Err(refusal) = say_early_and_late(engine, job_id).await {
+                let signals = engine.store().signals(job_id).await;
+                let events = engine.store().events(job_id).await;
+                panic!("{refusal}: {job:?} {signals:?} {events:?}");
+            }
         }
     }
 }
