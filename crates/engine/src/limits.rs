@@ -27,15 +27,19 @@ pub fn check_json(what: &'static str, text: &str, limit: usize) -> Result<(), Re
             .with("bytes", text.len())
             .with("limit_bytes", limit));
     }
-    match nul_in_json(text) {
+    check_nul(what, text.as_bytes())
+}
+
+/// Refuses JSON that holds a NUL character.
+pub fn check_nul(what: &'static str, json: &[u8]) -> Result<(), Refusal> {
+    match nul_in_json(json) {
         Some(byte) => Err(Refusal::new(Code::NulCharacter).with("what", what).with("byte", byte)),
         None => Ok(()),
     }
 }
 
 /// Where JSON text has the escape of a NUL. It cannot hold the character itself.
-fn nul_in_json(text: &str) -> Option<usize> {
-    let bytes = text.as_bytes();
+fn nul_in_json(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at < bytes.len() {
         if bytes[at] != b'\\' {
@@ -66,10 +70,10 @@ mod tests {
 
     #[test]
     fn a_nul_is_found_where_it_is_escaped_and_not_where_the_backslash_is() {
-        assert_eq!(nul_in_json(r#"{"a":"x\u0000"}"#), Some(7));
-        assert_eq!(nul_in_json(r#"{"a":"x\\u0000"}"#), None);
-        assert_eq!(nul_in_json(r#"{"a":"x\\\u0000"}"#), Some(9));
-        assert_eq!(nul_in_json(r#""\u0001\"""#), None);
+        assert_eq!(nul_in_json(br#"{"a":"x\u0000"}"#), Some(7));
+        assert_eq!(nul_in_json(br#"{"a":"x\\u0000"}"#), None);
+        assert_eq!(nul_in_json(br#"{"a":"x\\\u0000"}"#), Some(9));
+        assert_eq!(nul_in_json(br#""\u0001\"""#), None);
     }
 
     #[test]

@@ -543,6 +543,9 @@ on_both_stores! {
             (r#"{"request_type":"GOOD"}"#, Code::RequestInvalid),
             (r#"{"tenant_id":"t1","request_type":"GOOD","inputs":3}"#, Code::RequestInvalid),
             (r#"{"tenant_id":"t1","request_type":"GOOD","requirement":3}"#, Code::RequestKeyInvalid),
+            (r#"{"tenant_id":"t1","request_type":"GOOD","requirement":"a\u0000"}"#, Code::NulCharacter),
+            (r#"{"tenant_id":"t1","request_type":"GOOD","plan_revision":"\u0000"}"#, Code::NulCharacter),
+            (r#"{"tenant_id":"t1","request_type":"GOOD","inputs":{"a":"\u0000"}}"#, Code::NulCharacter),
             (r#"{"tenant_id":"","request_type":"GOOD"}"#, Code::NameInvalid),
             (r#"{"tenant_id":"t1","request_type":"GOOD","envelope":{"tenant_id":"t2"}}"#, Code::EnvelopeInvalid),
             (r#"{"tenant_id":"t1","request_type":"GOOD","envelope":{"idempotency_key":"k"}}"#, Code::EnvelopeInvalid),
@@ -550,6 +553,9 @@ on_both_stores! {
             let refusal = desk.engine.request_create(document.as_bytes()).await.unwrap_err();
             assert_eq!(refusal.code(), code, "{document}");
         }
+        let id = desk.create("GOOD", "an edit").await.facts.request_id;
+        let edit = desk.engine.request_draft(id, br#"{"envelope":{"payload":"\u0000"}}"#, None).await;
+        assert_eq!(edit.unwrap_err().code(), Code::NulCharacter);
         let unknown = desk.engine.request_run(RequestId::new(), None).await.unwrap_err();
         assert_eq!(unknown.code(), Code::RequestUnknown);
         desk.close().await;

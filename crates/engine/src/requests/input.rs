@@ -11,6 +11,7 @@ use sprag_kernel::{Code, Refusal};
 
 use super::store::{NewRequest, RequestFacts};
 use crate::ids::RequestId;
+use crate::limits::check_nul;
 use crate::names::check_name;
 
 /// The longest requirement, in bytes: a page of text.
@@ -44,6 +45,7 @@ pub(super) fn read_request(document: &[u8], limit: usize) -> Result<NewRequest, 
             _ => refusal,
         })?;
     let content = Hash::of(content.as_bytes());
+    check_nul("request", document)?;
     let raw: Raw<'_> = serde_json::from_slice(document).map_err(|error| invalid(&error))?;
     let tenant_id = name("tenant_id", raw.tenant_id)?;
     let request_type = name("request_type", raw.request_type)?;
@@ -94,6 +96,7 @@ pub(super) fn read_edit(
         return Ok(None);
     }
     canonical(document)?;
+    check_nul("draft", document)?;
     let edit: Edit<'_> = serde_json::from_slice(document).map_err(|error| invalid(&error))?;
     let merged = edit.envelope.map(|text| merge(Some(text), &facts.tenant_id, &facts.request_type));
     merged.transpose()
