@@ -102,7 +102,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     /// Dispatch over a source whose first `next_seq` entries were read into `windows`.
     pub(crate) fn new(source: S, windows: Windows, next_seq: u64, config: &Config) -> Self {
         let input = Input::new(source);
-        let workers = config.threads + usize::from(input.total().is_none());
+        let workers = config.threads + usize::from(input.is_stream());
         Self {
             input,
             held: None,
@@ -430,7 +430,7 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
     }
 
     fn cancel_unseen(&mut self, view: View, chunks: &mut Vec<Chunk<P>>) -> Result<(), Refusal> {
-        // What a stream has not said yet is no part of the run.
+        // What was not read yet is no part of the run, if nobody knows how much it is.
         self.input.cut();
         for _ in 0..CANCEL_STEP {
             let Some(read) = self.next_item(view)? else { break };

@@ -1,6 +1,6 @@
 //! What dispatch draws its items from: the source itself, or what was read of it.
 //!
-//! A source that knows its total has its items at hand and is read under the dispatch lock. A stream may
+//! A source that has its items at hand is read under the dispatch lock. A stream may
 //! be silent for any time, so it is read by one worker at a time, which takes the source along and holds
 //! no lock. Each item lies in the inflow as soon as it is read, where all workers find it: none waits
 //! for the one behind it. There is one worker more than lanes, so that a silent stream costs none.
@@ -34,6 +34,8 @@ type Inflow<T> = Arc<Mutex<VecDeque<Read<T>>>>;
 pub(crate) enum Input<S: Source> {
     AtHand(S),
     Stream(Stream<S>),
+    /// Nothing follows.
+    Cut,
 }
 
 /// A source of unknown length.
@@ -57,7 +59,7 @@ pub(crate) enum Next<T> {
 
 impl<S: Source> Input<S> {
     pub(crate) fn new(source: S) -> Self {
-        if source.total().is_some() {
+        if source.is_at_hand() {
             return Self::AtHand(source);
         }
         let (inflow, drawn) = (Inflow::default(), VecDeque::new());
@@ -68,7 +70,7 @@ impl<S: Source> Input<S> {
     pub(crate) fn total(&self) -> Option<u64> {
         match self {
             Self::AtHand(source) => source.total(),
-            Self::Stream(_) => None,
+            Self::Stream(_) | Self::Cut => None,
         }
     }
 
@@ -81,21 +83,27 @@ impl<S: Source> Input<S> {
                 Ok(item.map_or(Next::End, |item| Next::Item(Read::of(source, item))))
             }
             Self::Stream(stream) => Ok(stream.next()),
+            Self::Cut => Ok(Next::End),
         }
     }
 
     /// The most items that a claim of this size can have now, behind its first.
     pub(crate) fn limit(&self, size: usize) -> usize {
         match self {
-            Self::AtHand(_) => size,
+            Self::AtHand(_) | Self::Cut => size,
             Self::Stream(stream) => size.min(1 + stream.drawn.len()),
         }
+    }
+
+    /// Whether it may be silent.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream(_))
     }
 
     /// Whether somebody could find an item, or read one.
     pub(crate) fn has_more(&self) -> bool {
         match self {
-            Self::AtHand(_) => false,
+            Self::AtHand(_) | Self::Cut => false,
             Self::Stream(stream) => {
                 !stream.drawn.is_empty() || (stream.source.is_some() && !stream.ended)
             }
@@ -105,7 +113,7 @@ impl<S: Source> Input<S> {
     /// Whether something was read that nobody has drawn.
     pub(crate) fn has_inflow(&self) -> bool {
         match self {
-            Self::AtHand(_) => false,
+            Self::AtHand(_) | Self::Cut => false,
             Self::Stream(stream) => !lock(&stream.inflow).is_empty(),
         }
     }
@@ -113,7 +121,7 @@ impl<S: Source> Input<S> {
     /// Whether somebody is reading.
     pub(crate) fn is_lent(&self) -> bool {
         match self {
-            Self::AtHand(_) => false,
+            Self::AtHand(_) | Self::Cut => false,
             Self::Stream(stream) => stream.source.is_none(),
         }
     }
@@ -135,10 +143,12 @@ impl<S: Source> Input<S> {
         }
     }
 
-    /// Ends a stream where it was read. What its reader still brings is no part of the run.
+    /// Ends input of unknown length where it was read. What a reader still brings is no part of the run.
     pub(crate) fn cut(&mut self) {
-        if let Self::Stream(stream) = self {
-            stream.end();
+        match self {
+            Self::Stream(stream) => stream.end(),
+            Self::AtHand(source) if source.total().is_none() => *self = Self::Cut,
+            Self::AtHand(_) | Self::Cut => {}
         }
     }
 
@@ -149,7 +159,7 @@ impl<S: Source> Input<S> {
                 stream.draw();
                 Some(stream.drawn.len() as u64)
             }
-            Self::Stream(_) | Self::AtHand(_) => None,
+            Self::Stream(_) | Self::AtHand(_) | Self::Cut => None,
         }
     }
 }

@@ -3,8 +3,8 @@
 //! A source is read by one thread at a time, in order, once; on resume it is read again from the
 //! start. Its place is its identity: the first item has seq 0. It need not know its length.
 //!
-//! One that knows its length is taken to have its items at hand: nothing is given out while it is read.
-//! One that does not, a stream, may be silent for any time; everything else goes on meanwhile, retries,
+//! One that has its items at hand, as one that knows its length is taken to have them, is read while nothing else is
+//! given out. Any other, a stream, may be silent for any time; everything else goes on meanwhile, retries,
 //! leases, commits, progress and a grace. Nobody can interrupt it: after a stop or a cancel, a thread that
 //! is still in [`Source::next`] at the end of the grace is left behind, and ends, and the source with it,
 //! when that returns. A source that can be asked to give up should be.
@@ -23,6 +23,12 @@ pub trait Source: Send + 'static {
     /// known length commits every seq as cancelled; one of unknown length ends where it was read.
     fn total(&self) -> Option<u64> {
         None
+    }
+
+    /// Whether the next item is always there at once, as it is in a file: a stream that is read ahead
+    /// by a thread of its own costs more.
+    fn is_at_hand(&self) -> bool {
+        self.total().is_some()
     }
 
     /// Estimated cost and bytes of an item; the planner cuts windows by them.
@@ -46,6 +52,7 @@ type Content<T> = fn(&T) -> &[u8];
 pub struct Items<I: Iterator> {
     iterator: I,
     total: Option<u64>,
+    is_at_hand: bool,
     entry: Option<fn(&I::Item) -> Entry>,
     content: Option<Content<I::Item>>,
 }
@@ -53,7 +60,8 @@ pub struct Items<I: Iterator> {
 impl<I: Iterator> Items<I> {
     /// A stream: its length shows when it ends.
     pub fn stream(items: impl IntoIterator<IntoIter = I>) -> Self {
-        Self { iterator: items.into_iter(), total: None, entry: None, content: None }
+        let iterator = items.into_iter();
+        Self { iterator, total: None, is_at_hand: false, entry: None, content: None }
     }
 
     /// Items of a known number if the iterator knows it, as vectors and ranges do; else a stream.
@@ -61,7 +69,13 @@ impl<I: Iterator> Items<I> {
         let stream = Self::stream(items);
         let (least, most) = stream.iterator.size_hint();
         let total = most.filter(|most| *most == least).map(|exact| exact as u64);
-        Self { total, ..stream }
+        Self { total, is_at_hand: total.is_some(), ..stream }
+    }
+
+    /// Says that every item is there at once, though their number is not known: lines of a file.
+    #[must_use]
+    pub fn at_hand(self) -> Self {
+        Self { is_at_hand: true, ..self }
     }
 
     /// Says how to estimate an item.
@@ -90,6 +104,10 @@ where
 
     fn total(&self) -> Option<u64> {
         self.total
+    }
+
+    fn is_at_hand(&self) -> bool {
+        self.is_at_hand
     }
 
     fn entry(&self, item: &I::Item) -> Entry {

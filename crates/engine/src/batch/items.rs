@@ -16,7 +16,8 @@ const MAX_ITEM_BYTES: u64 = 16 << 20;
 pub(super) enum Texts {
     /// A list, and how many there were in it at the start.
     List(std::vec::IntoIter<Value>, u64),
-    Lines(BufReader<File>),
+    /// A file, and whether it is one, and not a pipe.
+    Lines(BufReader<File>, bool),
 }
 
 impl Texts {
@@ -33,7 +34,9 @@ impl Texts {
                 .with("what", path.display().to_string())
                 .with("reason", error.to_string())
         };
-        File::open(path).map(|file| Self::Lines(BufReader::new(file))).map_err(unreadable)
+        let file = File::open(path).map_err(unreadable)?;
+        let is_file = file.metadata().map_err(unreadable)?.is_file();
+        Ok(Self::Lines(BufReader::new(file), is_file))
     }
 }
 
@@ -43,7 +46,7 @@ impl Source for Texts {
     fn next(&mut self) -> Result<Option<String>, String> {
         match self {
             Self::List(values, _) => Ok(values.next().map(|value| value.to_string())),
-            Self::Lines(file) => next_line(file),
+            Self::Lines(file, _) => next_line(file),
         }
     }
 
@@ -51,7 +54,14 @@ impl Source for Texts {
         match self {
             Self::List(_, total) => Some(*total),
             // Its end shows when it is there.
-            Self::Lines(_) => None,
+            Self::Lines(..) => None,
+        }
+    }
+
+    fn is_at_hand(&self) -> bool {
+        match self {
+            Self::List(..) => true,
+            Self::Lines(_, is_file) => *is_file,
         }
     }
 

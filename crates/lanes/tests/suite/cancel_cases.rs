@@ -89,19 +89,21 @@ fn r45_the_same_point_of_cancellation_gives_the_same_summary() {
 }
 
 #[test]
-fn a_cancelled_stream_ends_where_it_was_read() {
-    let control = Control::new();
-    let asker = control.clone();
-    let compute = move |number: &u64, context: &Context| {
-        if context.seq() == 9 {
-            asker.cancel();
-            assert!(context.should_end());
-        }
-        Outcome::Success(*number)
-    };
-    let run = Lanes::new(config(1, 4)).control(&control);
-    let summary = run.run(Items::stream(0..), compute, Written::default().sink()).unwrap().summary;
-    assert_eq!((summary.ending, summary.total), (Ending::Cancelled, 10));
+fn a_cancelled_run_of_unknown_length_ends_where_it_was_read() {
+    for source in [Items::stream(0..), Items::stream(0..).at_hand()] {
+        let control = Control::new();
+        let asker = control.clone();
+        let compute = move |number: &u64, context: &Context| {
+            if context.seq() == 9 {
+                asker.cancel();
+                assert!(context.should_end());
+            }
+            Outcome::Success(*number)
+        };
+        let run = Lanes::new(config(1, 4)).control(&control);
+        let summary = run.run(source, compute, Written::default().sink()).unwrap().summary;
+        assert_eq!((summary.ending, summary.total), (Ending::Cancelled, 10));
+    }
 }
 
 #[test]

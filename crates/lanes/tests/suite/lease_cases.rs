@@ -145,7 +145,7 @@ fn a_worker_that_is_long_in_the_sink_is_waited_for_though_its_claim_was_taken() 
             }
             notes(batch)
         };
-        let items = Items::stream(0..10_u64);
+        let items = Items::stream(0..10_u64).at_hand();
         Lanes::new(config).control(&watch).clock(time).run(items, compute, sink)
     });
     until("2 is written and the other worker is idle", || {

@@ -111,3 +111,19 @@ fn a_stop_and_a_cancel_do_not_wait_for_a_silent_stream_beyond_the_grace() {
         assert_eq!((cancelled.ending, cancelled.total), (Ending::Cancelled, 1));
     }
 }
+
+#[test]
+fn the_same_items_have_one_summary_however_they_come() {
+    let count = 3_000_u64;
+    let summary = |source: Items<std::ops::Range<u64>>, threads| {
+        let compute = |number: &u64, _: &Context| Outcome::Success(*number);
+        let run = Lanes::new(config(threads, 64));
+        run.run(source, compute, Written::default().sink()).unwrap().summary
+    };
+    let known = summary(Items::of(0..count), 2);
+    assert_eq!((known.ending, known.total), (Ending::Complete, count));
+    for threads in [1, 3] {
+        assert_eq!(summary(Items::stream(0..count), threads), known);
+        assert_eq!(summary(Items::stream(0..count).at_hand(), threads), known);
+    }
+}
