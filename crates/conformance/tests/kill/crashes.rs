@@ -44,7 +44,7 @@ pub(crate) fn on_sqlite() {
 /// On databases of a server.
 pub(crate) fn on_postgres() {
     let cluster = Cluster::start();
-    // A life there costs three times as much: the other pairs are for the long run.
+    // A life there costs five times as much: the other pairs are for the long run.
     run(points::POSTGRES, 100, || Database::new(&cluster));
 }
 

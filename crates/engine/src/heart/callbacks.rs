@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::phase::Refused;
 use super::{Done, Ending, Heart, Origin};
 use crate::callback::{Alive, Callback, Fence, Heard};
+use crate::crash::crash_point;
 use crate::ids::AttemptKey;
 use crate::plan::worker;
 use crate::store::{
@@ -33,7 +34,9 @@ pub(crate) struct Calling {
 impl Calling {
     /// Whoever asked may have gone away; what was said counts all the same.
     pub(super) fn answer(self, answer: Result<Heard, Refusal>) {
+        crash_point("heart.before_callback_reply");
         let _ = self.reply.send(answer);
+        crash_point("heart.after_callback_reply");
     }
 }
 

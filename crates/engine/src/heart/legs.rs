@@ -368,7 +368,6 @@ impl<S: Store> Heart<S> {
                 held.attempt.ending = Some(write.ending);
                 self.finish_later(held, write.output);
                 if let Some(calling) = calling {
-                    crash_point("heart.before_callback_reply");
                     calling.answer(Ok(Heard::Done));
                 }
             }

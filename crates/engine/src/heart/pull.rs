@@ -16,6 +16,7 @@ use super::intake::SLICE;
 use super::phase::Phase;
 use super::{Done, Heart, Origin};
 use crate::callback::{AckMode, Claim, MAX_WAIT};
+use crate::crash::crash_point;
 use crate::directive::Directive;
 use crate::store::{Answer, HandOff, Held, Pick, Store, StoreError, Wish};
 
@@ -248,8 +249,10 @@ impl<S: Store> Heart<S> {
             && let Some(pull) = self.pulls.remove(no)
         {
             for reply in pull.replies {
+                crash_point("heart.before_claim_reply");
                 // Whoever is gone asks again with the same id.
                 let _ = reply.send(Ok(pull.ready.clone()));
+                crash_point("heart.after_claim_reply");
             }
         }
     }
