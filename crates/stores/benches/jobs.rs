@@ -148,6 +148,7 @@ async fn postgres() -> Vec<String> {
     let lone = load::lone(open(&cluster.database().await).await).await;
     let (full, finished) = (cluster.database().await, number("SPRAG_FINISHED", 100_000));
     load::run(open(&full).await, (1, finished), async |_| ()).await;
+    settle(&full).await;
     let mut filled = 0.0_f64;
     for _ in 0..ROUNDS {
         filled = filled.max(load::run(open(&full).await, (1, jobs), async |_| ()).await.0);
@@ -198,6 +199,15 @@ async fn statistics(url: &str) -> Written {
         (SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database())";
     let row = client.query_one(sql, &[]).await.unwrap();
     Written { rows: row.get(0), events: row.get(1), commits: row.get(2) }
+}
+
+/// Does what the server would do beside the next jobs: it has only just been filled.
+async fn settle(url: &str) {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for sql in ["VACUUM (ANALYZE)", "CHECKPOINT"] {
+        client.batch_execute(sql).await.unwrap();
+    }
 }
 
 /// What a process of its own holds.

@@ -130,6 +130,43 @@ async fn an_idle_engine_asks_less_than_once_a_second() {
     engine.shutdown(GRACE).await.unwrap();
 }
 
+/// Submit, Leg1, the entry of Leg2, and its end. An engine that had room all the while knows that nothing waits.
+#[tokio::test]
+async fn a_lone_job_takes_four_commits_and_no_claim() {
+    const JOBS: usize = 40;
+    let world = World::new();
+    let builder = world.builder().config(trusting()).protocol(protocol(&["a"]));
+    let engine = builder.service("a", 2, echo()).start().await.unwrap();
+    let first = engine.submit(&envelope(0)).await.unwrap().job_id;
+    engine.closed(first).await.unwrap();
+    let (_, before) = engine.store().written().await.unwrap();
+    for n in 1..=JOBS {
+        let job_id = engine.submit(&envelope(n)).await.unwrap().job_id;
+        engine.closed(job_id).await.unwrap();
+    }
+    let (_, after) = engine.store().written().await.unwrap();
+    let commits = usize::try_from(after - before).unwrap();
+    // Beside them it beats.
+    assert!((JOBS * 4..JOBS * 4 + 10).contains(&commits), "{commits}");
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slot_that_is_free_again_is_filled_without_another_look() {
+    let world = World::new();
+    let builder = world.builder().config(trusting()).protocol(protocol(&["a", "b"]));
+    let builder = builder.service("a", 1, echo()).service("b", 1, echo());
+    let engine = Arc::new(builder.start().await.unwrap());
+    let mut submits = JoinSet::new();
+    for n in 0..200 {
+        let engine = engine.clone();
+        submits.spawn(async move { engine.submit(&envelope(n)).await.unwrap() });
+    }
+    submits.join_all().await;
+    all_closed(&engine).await;
+    Arc::into_inner(engine).unwrap().shutdown(GRACE).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_job_for_the_service_of_another_engine_is_taken_up_when_that_is_told() {
     let cluster = Cluster::shared();

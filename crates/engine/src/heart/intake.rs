@@ -166,7 +166,10 @@ impl<S: Store> Heart<S> {
             let service = self.services.get_mut(&name).expect("only own slots are reserved");
             service.free += max.cast_signed() as isize;
         }
-        let held = self.heard(answer)?.unwrap_or_default();
+        let answer = self.heard(answer)?;
+        // What a failed one asked for, nobody has asked for.
+        self.may_claim |= answer.is_none();
+        let held = answer.unwrap_or_default();
         let asks_for_a_suspect = wishes.iter().any(|wish| wish.pick == Pick::Lone);
         let filled = self.filled(&wishes, &held);
         for held in held {

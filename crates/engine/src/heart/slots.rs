@@ -26,8 +26,9 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn release(&mut self, service: &str) {
         if let Some(service) = self.services.get_mut(service) {
+            // As long as there was room, whatever there was to claim has been asked for.
+            self.may_claim |= service.free <= 0;
             service.free += 1;
-            self.may_claim = true;
         }
     }
 }

@@ -102,8 +102,8 @@ fn fuzz(house: House) {
     let done = fuzzer.output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
-    // All that the document has but two, and every one of them often: the stream is left out above, and one more by
-    // the fuzzer itself.
+    // All that the document has but two, and every one of them often: the stream is left out above, and the fuzzer
+    // leaves out the one that it has the document from.
     let operations = operations() - 2;
     assert_eq!(number(&said, |line| line.strip_prefix("Tested: ")), operations, "{said}");
     let cases = number(&said, |line| line.split_once(" generated,").map(|(number, _)| number));
