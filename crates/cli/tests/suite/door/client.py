@@ -23,13 +23,23 @@ def is_over():
 
 
 def once(method, path, body):
+    """A list is sent line by line, and is answered so."""
     global connection
     if connection is None:
         connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=20)
-    headers = {"Authorization": "Bearer " + TOKEN, "Content-Type": "application/json"}
-    connection.request(method, path, json.dumps(body), headers)
+    in_lines = isinstance(body, list)
+    text = "\n".join(map(json.dumps, body)) if in_lines else json.dumps(body)
+    kind = "application/x-ndjson" if in_lines else "application/json"
+    connection.request(method, path, text, {"Authorization": "Bearer " + TOKEN, "Content-Type": kind})
     answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
+    said = answer.read()
+    if in_lines and answer.status == 200:
+        said = [json.loads(line) for line in said.splitlines()]
+        # An answer that was cut off between two lines is none.
+        if len(said) != len(body):
+            raise ValueError("lines are missing")
+        return 200, said
+    return answer.status, json.loads(said)
 
 
 def insist(method, path, body):
@@ -53,8 +63,8 @@ def expect(status, answer, *wanted):
     return status in wanted
 
 
-def envelope(key):
-    return {"tenant_id": "t1", "request_type": "PAGES", "schema_version": "1", "input_ref": "in",
+def envelope(key, request_type="PAGES"):
+    return {"tenant_id": "t1", "request_type": request_type, "schema_version": "1", "input_ref": "in",
             "output_ref": "out", "payload": {"key": key}, "idempotency_key": key}
 
 
@@ -126,4 +136,57 @@ def request():
             note("wrong", why="repeated confirm", status=status, answer=again, first=answer["jobId"])
 
 
-{"submit": submit, "work": work, "request": request}[ROLE]()
+def bulk():
+    number = 0
+    while not is_over():
+        number += 1
+        keys = [f"{NAME}-{number}-{line}" for line in range(5)]
+        status, lines = insist("POST", "/v1/commands", [envelope(key) for key in keys])
+        if not expect(status, lines, 200):
+            return
+        for key, line in zip(keys, lines):
+            if "jobId" in line:
+                note("submit", key=key, jobId=line["jobId"])
+            elif line.get("status", 0) < 500:
+                note("wrong", why="line", answer=line)
+
+
+def signal():
+    number = 0
+    while not is_over():
+        number += 1
+        status, job = insist("POST", "/v1/commands", envelope(f"{NAME}-{number}", "WAITS"))
+        if not expect(status, job, 202):
+            return
+        path = f"/v1/jobs/{job['jobId']}/signals/go"
+        said = {"signal_id": f"{NAME}-{number}", "payload": {"nonce": str(uuid.uuid4())}}
+        status, answer = insist("POST", path, said)
+        if not expect(status, answer, 202):
+            return
+        note("signal", jobId=job["jobId"], signal_id=said["signal_id"], payload=said["payload"])
+        status, again = insist("POST", path, said)
+        if status != 202 or again["created"]:
+            note("wrong", why="repeated signal", status=status, answer=again)
+
+
+def keep():
+    """What is no job: schedules and tokens, every other one of which goes again."""
+    number = 0
+    while not is_over():
+        number += 1
+        name, goes = f"{NAME}-{number}", number % 2 == 0
+        body = {"schedule_id": name, "cron": "0 0 1 1 *", "envelope": envelope(name)}
+        status, answer = insist("POST", "/v1/schedules", body)
+        if expect(status, answer, 200) and goes:
+            # A repeat finds that it is gone.
+            expect(*insist("DELETE", "/v1/schedules/" + name, {}), 200, 404)
+        note("schedule", name=name, goes=goes)
+        status, answer = insist("POST", "/v1/tokens", {"scopes": ["read"], "label": name})
+        if not expect(status, answer, 201):
+            return
+        if goes:
+            expect(*insist("DELETE", "/v1/tokens/" + answer["token_id"], {}), 200)
+        note("token", token_id=answer["token_id"], goes=goes)
+
+
+{"submit": submit, "work": work, "request": request, "bulk": bulk, "signal": signal, "keep": keep}[ROLE]()

@@ -26,16 +26,25 @@ steps:
     timeouts: {lease: 2s}
     retry: {max_attempts: 10, backoff: [10ms]}
 ";
+const WAITS: &str = "
+protocol_id: waits.v1
+request_types: [WAITS]
+steps:
+  - {step_id: wait, wait: {signal: go}}
+";
 const KILLS: u32 = 50;
 /// How much the clients must have heard between two kills: each kill finds them at work.
 const HEARD_BYTES: u64 = 1_000;
-const CLIENTS: [(&str, &str); 6] = [
+const CLIENTS: [(&str, &str); 9] = [
     ("submit", "s1"),
     ("submit", "s2"),
     ("work", "w1"),
     ("work", "w2"),
     ("work", "w3"),
     ("request", "r1"),
+    ("bulk", "b1"),
+    ("signal", "g1"),
+    ("keep", "k1"),
 ];
 
 fn client(house: &House, role: &str, name: &str) -> Running {
@@ -70,6 +79,7 @@ fn no_answer_is_forgotten_by_a_server_that_is_killed_fifty_times_under_load() {
 /// Kills the server so often while the clients call it, and asks whether everything that they heard still holds.
 pub(super) fn kill_under_load(mut house: House, kills: u32) {
     house.json(&["protocol", "put", &house.write("pages.yaml", PROTOCOL)], "");
+    house.json(&["protocol", "put", &house.write("waits.yaml", WAITS)], "");
     let clients: Vec<_> = CLIENTS.iter().map(|(role, name)| client(&house, role, name)).collect();
     for kill in 0..kills {
         hear_more(&house);
@@ -117,6 +127,9 @@ fn still_holds(house: &House, said: &[Value], least: u32) {
     for line in said {
         let kind = line["kind"].as_str().unwrap();
         *counts.entry(kind).or_default() += 1;
+        if matches!(kind, "schedule" | "token") {
+            continue;
+        }
         let (state, attempts) = job(line);
         match kind {
             "submit" => keys.push((line, super::keyed("PAGES", line["key"].as_str().unwrap()))),
@@ -137,12 +150,26 @@ fn still_holds(house: &House, said: &[Value], least: u32) {
                     .map_or(Value::Null, |text| serde_json::from_str(text).unwrap());
                 assert_eq!(output, line["output"], "another result than the one that was heard");
             }
+            "signal" => {
+                let signals =
+                    store.signals(line["jobId"].as_str().unwrap().parse().unwrap()).unwrap();
+                let said: Vec<(&str, Value)> = signals
+                    .iter()
+                    .map(|view| &view.signal)
+                    .map(|s| (s.signal_id.as_str(), serde_json::from_str(&s.payload).unwrap()))
+                    .collect();
+                let (id, payload) = (line["signal_id"].as_str().unwrap(), line["payload"].clone());
+                assert_eq!(said, [(id, payload)], "{line}");
+            }
             "confirm" => {}
             other => panic!("{other}"),
         }
     }
-    for kind in ["submit", "cancel", "result", "confirm"] {
+    for kind in ["submit", "cancel", "result", "confirm", "signal", "schedule", "token"] {
         assert!(counts.get(kind).is_some_and(|count| *count >= least), "{counts:?}");
+    }
+    for kind in ["schedule", "token"] {
+        kept(house, said, kind);
     }
     let lines: Vec<_> = keys.iter().map(|(_, envelope)| envelope.as_str()).collect();
     let again = house.sprag(&["submit", "--bulk", "-", "--json"], &lines.join("\n"));
@@ -152,4 +179,22 @@ fn still_holds(house: &House, said: &[Value], least: u32) {
         assert_eq!((&again["jobId"], &again["created"]), (&line["jobId"], &false.into()), "{line}");
     }
     assert_eq!(again.stdout.lines().count(), keys.len());
+}
+
+/// Whether schedules and tokens are there, or gone, as was answered.
+fn kept(house: &House, said: &[Value], kind: &str) {
+    let list = house.json(&[kind, "list"], "");
+    let name = if kind == "token" { "token_id" } else { "schedule_id" };
+    let is_there = |shown: &&Value| shown["revoked_at"].is_null();
+    let there: Vec<&Value> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_there)
+        .map(|shown| &shown[name])
+        .collect();
+    for line in said.iter().filter(|line| line["kind"] == kind) {
+        let id = if kind == "token" { &line["token_id"] } else { &line["name"] };
+        assert_eq!(there.contains(&id), line["goes"] == false, "{line}");
+    }
 }
