@@ -26,6 +26,7 @@ use crate::ids::{EngineNo, JobId, Place};
 use crate::limits::MAX_BYTES;
 use crate::outbound::Caller;
 use crate::protocol::Protocol;
+use crate::ran::{Ran, Watch};
 use crate::registry::Registry;
 use crate::retention::Sweeper;
 use crate::schedules::Scheduler;
@@ -236,7 +237,7 @@ impl<S: Store> EngineBuilder<S> {
         let store = Arc::new(self.store);
         let max_envelope_bytes = self.config.max_envelope_bytes;
         let (ended, closings) = (Arc::new(Notify::new()), Arc::<Closings>::default());
-        let is_told = Hears::default();
+        let (is_told, watch) = (Hears::default(), Watch::default());
         let hooks = self.hooks.keys().cloned().collect();
         let mut beside = Beside::start(&store, number, &self.config, (self.hooks, ended.clone()));
         beside.listen(store.clone(), ops.clone(), is_told.clone());
@@ -260,6 +261,7 @@ impl<S: Store> EngineBuilder<S> {
             ended,
             closings: closings.clone(),
             hears: is_told,
+            watch: watch.clone(),
         });
         let task = tokio::spawn(heart.run());
         let mut listeners = JoinSet::new();
@@ -281,6 +283,7 @@ impl<S: Store> EngineBuilder<S> {
             abilities,
             hooks,
             max_envelope_bytes,
+            watch,
         })
     }
 }
@@ -407,9 +410,16 @@ pub struct Engine<S: Store> {
     /// The hooks that it can call.
     pub(crate) hooks: HashSet<String>,
     pub(crate) max_envelope_bytes: usize,
+    watch: Watch,
 }
 
 impl<S: Store> Engine<S> {
+    /// Has somebody told of every attempt that this engine has run itself. It is called between the engine's own
+    /// doings, so it has to be quick. There is one; whoever comes later is not told, and hears that.
+    pub fn watch(&self, watcher: impl Fn(&Ran<'_>) + Send + Sync + 'static) -> bool {
+        self.watch.set(watcher)
+    }
+
     /// Submits an envelope. The same content, or the same idempotency key, is the same job.
     pub async fn submit(&self, envelope: &[u8]) -> Result<Submitted, Refusal> {
         self.submit_traced(envelope, None).await

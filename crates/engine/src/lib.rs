@@ -33,6 +33,7 @@ mod places;
 pub mod plan;
 pub mod policy;
 pub mod protocol;
+pub mod ran;
 mod registry;
 mod renewal;
 pub mod requests;

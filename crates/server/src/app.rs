@@ -21,6 +21,7 @@ use crate::problem::{Problem, Refused};
 use crate::routes;
 use crate::secret::{Key, TokenText};
 use crate::settings::Settings;
+use crate::steps::Measured;
 use crate::traces::Traces;
 
 /// What all calls share.
@@ -30,8 +31,8 @@ pub struct App {
     pub(crate) settings: Settings,
     pub(crate) guests: Guests,
     pub(crate) rates: Rates,
-    pub(crate) metrics: Metrics,
-    pub(crate) traces: Traces,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) traces: Arc<Traces>,
     pub(crate) streams: Arc<Semaphore>,
     /// True once the server ends: streams and waiting calls end too.
     pub(crate) stopping: watch::Sender<bool>,
@@ -54,13 +55,17 @@ impl App {
             lifetime_ms: None,
         };
         engine.store().put_token(token).await?;
+        let metrics = Arc::<Metrics>::default();
+        let traces = Arc::new(Traces::to(settings.traces.as_deref())?);
+        let books = (metrics.clone(), traces.clone());
+        engine.watch(move |ran| Measured::ran(ran).measure(&books.0, &books.1));
         Ok(Self {
             engine,
             key,
             guests: Guests::default(),
             rates: Rates::new(settings.rate, settings.burst),
-            metrics: Metrics::default(),
-            traces: Traces::to(settings.traces.as_deref())?,
+            metrics,
+            traces,
             streams: Arc::new(Semaphore::new(settings.max_streams)),
             stopping: watch::Sender::new(false),
             settings,

@@ -9,7 +9,7 @@
 //! | `guard`, `guests` | who calls, by what name, how often |
 //! | `routes` | one file per noun; each reads, calls the engine, and shows |
 //! | [`shapes`], [`problem`] | what is shown, and how a refusal is |
-//! | `metrics`, `traces` | what is counted, and what is told to the caller's own traces |
+//! | `metrics`, `traces`, `steps` | what is counted, and what is told to the caller's own traces |
 //! | [`outbound`] | the calls of `http` steps, and which addresses they may go to |
 //! | [`listen`], `patience` | connections: TLS, limits, and the end |
 //!
@@ -30,4 +30,5 @@ mod routes;
 pub mod secret;
 pub mod settings;
 pub mod shapes;
+mod steps;
 mod traces;

@@ -1,5 +1,5 @@
-//! What is counted, in the text form of Prometheus: calls by route and answer, and how long workers take for
-//! steps, from the directive that was handed out here to the report that was heard here.
+//! What is counted, in the text form of Prometheus: calls by route and answer, and how long steps take: with workers,
+//! from the directive that was handed out here to the report that was heard here; in the engine, as long as they run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
-use sprag_engine::callback::{Completion, Fence};
+use sprag_engine::callback::Fence;
 use sprag_engine::directive::Directive;
 
 /// Upper ends of the buckets of how long calls take, in seconds.
@@ -18,9 +18,6 @@ const STEP_BUCKETS: [f64; 8] = [0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3_600.
 const MAX_HANDED: usize = 100_000;
 /// How many kinds of steps are told apart. Protocols are named by the admin, who may have many.
 const MAX_STEPS: usize = 1_000;
-
-/// The outcome of an attempt that went well.
-pub(crate) const SUCCEEDED: &str = "succeeded";
 
 /// A line of text.
 macro_rules! put {
@@ -109,15 +106,23 @@ impl Metrics {
         handed.insert(directive.lease_id.0, what);
     }
 
-    /// A report was stored: what it is about, if it was handed out here. A repeat is not counted again.
-    pub(crate) fn reported(&self, fence: &Fence, outcome: &'static str) -> Option<Handed> {
-        let handed = lock(&self.handed).remove(&fence.lease_id.0)?;
+    /// A report was stored: what it is about, if it was handed out here. A repeat is about nothing.
+    pub(crate) fn reported(&self, fence: &Fence) -> Option<Handed> {
+        lock(&self.handed).remove(&fence.lease_id.0)
+    }
+
+    /// An attempt at a step of a protocol went so.
+    pub(crate) fn ran(
+        &self,
+        (protocol, step): (&str, &str),
+        outcome: &'static str,
+        took: Duration,
+    ) {
         let mut steps = lock(&self.steps);
-        let key = (handed.protocol_id.clone(), handed.step_id.clone(), outcome);
+        let key = (protocol.to_owned(), step.to_owned(), outcome);
         if steps.len() < MAX_STEPS || steps.contains_key(&key) {
-            steps.entry(key).or_default().add(handed.at.elapsed(), &STEP_BUCKETS);
+            steps.entry(key).or_default().add(took, &STEP_BUCKETS);
         }
-        Some(handed)
     }
 
     /// All of it, as text.
@@ -130,7 +135,7 @@ impl Metrics {
         }
         put!(
             text,
-            "# HELP sprag_step_seconds From directive to report, for workers of this server."
+            "# HELP sprag_step_seconds How long steps took, with workers of this server or in its engine."
         );
         put!(text, "# TYPE sprag_step_seconds histogram");
         for ((protocol, step, outcome), taken) in lock(&self.steps).iter() {
@@ -138,15 +143,6 @@ impl Metrics {
             let labels = format!("protocol=\"{protocol}\",step=\"{step}\",outcome=\"{outcome}\"");
             taken.render("sprag_step_seconds", &labels, &STEP_BUCKETS, text);
         }
-    }
-}
-
-/// How a report is counted: a failure that may pass is a retry, or the last one of them.
-pub(crate) fn outcome(completion: &Completion) -> &'static str {
-    match &completion.result {
-        Ok(_) => SUCCEEDED,
-        Err(failure) if failure.retryable => "retryable",
-        Err(_) => "final",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Traces for OpenTelemetry, joined to those of the caller. A call that carries a sampled `traceparent` leaves a span
 //! below it; a job that is submitted by such a call, or whose envelope names a trace, leaves a span per attempt that
-//! a worker of this server reports. Without a trace of the caller's there is nothing to join, and nothing is sent.
+//! a worker of this server reports or its engine runs. Without a trace of the caller's there is nothing to join, and nothing is sent.
 //!
 //! Spans go to a collector as OTLP over HTTP, in its JSON form, from a thread of their own. What the collector does
 //! not take is dropped and counted: a trace is never worth a call that waits. The JSON form is a small part of a

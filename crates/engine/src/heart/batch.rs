@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::EndingKind;
 
 use super::reconcile::Reconciling;
@@ -113,13 +114,18 @@ impl<S: Store> Heart<S> {
 
     /// A batch has ended, one way or the other.
     pub(super) fn batched(&mut self, key: &AttemptKey, end: BatchEnd) {
-        let Some(Running { held, .. }) = self.running.remove(key) else { return };
+        let Some(Running { held, started_at, .. }) = self.running.remove(key) else { return };
         match end {
             BatchEnd::Stored { held, output } => {
+                let ending = held.attempt.ending.as_ref();
+                let is_done = ending.is_some_and(|ending| ending.kind == EndingKind::Success);
+                let report = if is_done { Report::Succeeded } else { Report::NonRetryable };
+                self.tell_ran(&held, report, started_at);
                 self.vacate_slot(&held);
                 self.finish_later(*held, output);
             }
             BatchEnd::Report { report, output, error } => {
+                self.tell_ran(&held, report, started_at);
                 self.report(held, report, output, Some(error));
             }
             BatchEnd::Stopped => self.batch_stopped(held),

@@ -20,6 +20,7 @@ use crate::graph::{CONTROL, Kind};
 use crate::ids::AttemptKey;
 use crate::limits::{MAX_CODE_BYTES, MAX_GATHERED_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::plan;
+use crate::ran::Ran;
 use crate::store::{
     Answer, AttemptError, DispatchOutcome, DispatchWrite, EndOutcome, FinishOutcome, FinishWrite,
     HandOff, Held, NewChild, NewStep, Store, StoreError, Tells,
@@ -43,6 +44,10 @@ impl Finishing {
             facts: &self.held.facts,
         }
     }
+}
+
+fn report_of(failure: &Failure) -> Report {
+    if failure.retryable { Report::Retryable } else { Report::NonRetryable }
 }
 
 /// A failure as every store can keep it.
@@ -247,7 +252,13 @@ impl<S: Store> Heart<S> {
         result: Result<Returned<S::Work>, Failure>,
     ) {
         crash_point("heart.after_handler");
-        let Some(Running { held, ends, .. }) = self.running.remove(key) else { return };
+        let Some(Running { held, ends, started_at, .. }) = self.running.remove(key) else { return };
+        let gave_up = ends.told() == Some(StopReason::Shutdown);
+        match &result {
+            Ok(_) => self.tell_ran(&held, Report::Succeeded, started_at),
+            Err(failure) if failure.retryable && gave_up => {}
+            Err(failure) => self.tell_ran(&held, report_of(failure), started_at),
+        }
         let limit = match self.service_of(&held).as_str() {
             CONTROL => self.config.max_output_bytes.max(MAX_GATHERED_BYTES),
             _ => self.config.max_output_bytes,
@@ -255,11 +266,26 @@ impl<S: Store> Heart<S> {
         match result.and_then(|returned| Self::storable(returned, limit)) {
             Ok((output, None)) => self.report(held, Report::Succeeded, output, None),
             Ok((output, Some(work))) => self.work_later(held, output, work),
-            Err(failure) if failure.retryable && ends.told() == Some(StopReason::Shutdown) => {
-                self.stopped(held, &failure);
-            }
+            Err(failure) if failure.retryable && gave_up => self.stopped(held, &failure),
             Err(failure) => self.report_failure(held, &failure),
         }
+    }
+
+    /// Tells whoever measures it how an attempt went. What the engine does for graphs is no step of anybody.
+    pub(super) fn tell_ran(&self, held: &Held, report: Report, started_at: Instant) {
+        let pinned = self.pinned(held);
+        let node = &pinned.graph.nodes()[held.key.step_index as usize];
+        if self.service_of(held) == CONTROL {
+            return;
+        }
+        self.watch.tell(&Ran {
+            key: &held.key,
+            protocol_id: &held.facts.protocol_id,
+            step_id: &node.step_id,
+            traceparent: held.facts.traceparent.as_deref(),
+            report,
+            took: started_at.elapsed(),
+        });
     }
 
     /// A handler gave up because the engine stops. That is none of its fault: as if the engine had been lost, the
@@ -288,8 +314,7 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn report_failure(&mut self, held: Held, failure: &Failure) {
-        let report = if failure.retryable { Report::Retryable } else { Report::NonRetryable };
-        self.report(held, report, None, Some(attempt_error(failure)));
+        self.report(held, report_of(failure), None, Some(attempt_error(failure)));
     }
 
     pub(super) fn report(

@@ -54,6 +54,7 @@ use crate::graph::CONTROL;
 use crate::graph::sight::Finding;
 use crate::hints::Hears;
 use crate::ids::{AttemptKey, EngineNo, JobId};
+use crate::ran::Watch;
 use crate::signals::WaitOutcome;
 use crate::store::{
     Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held,
@@ -260,6 +261,8 @@ pub(crate) struct Heart<S: Store> {
     gates: gates::Watch,
     inbox: inbox::Looking,
     rest: Rest,
+    /// Who measures what is run here.
+    watch: Watch,
     /// Whether the store may have activations that this engine could claim.
     may_claim: bool,
     /// The store was away; nothing is asked of it before this time.
@@ -298,6 +301,7 @@ pub(crate) struct Body<S: Store> {
     pub(crate) ended: Arc<Notify>,
     pub(crate) closings: Arc<Closings>,
     pub(crate) hears: Hears,
+    pub(crate) watch: Watch,
 }
 
 impl<S: Store> Heart<S> {
@@ -331,6 +335,7 @@ impl<S: Store> Heart<S> {
             payloads: Payloads::default(),
             publishing: HashSet::new(),
             reconciling: Reconciling::default(),
+            watch: body.watch,
             claiming: false,
             beats_since: None,
             gates: gates::Watch::default(),

@@ -12,6 +12,7 @@ use serde_json::Value;
 use sprag_engine::callback::{AckMode, Claim, Completion, Fence, MAX_WAIT};
 use sprag_engine::directive::Directive;
 use sprag_engine::tokens::Scope;
+use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, Refusal};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -20,10 +21,9 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::call::{Document, json};
 use crate::guests::Caller;
-use crate::metrics::{Handed as Measured, SUCCEEDED, outcome};
 use crate::problem::{Answered, Refused, invalid};
 use crate::secret::{Key, Lease};
-use crate::traces::{Role, Span};
+use crate::steps::Measured;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -348,41 +348,22 @@ async fn heartbeat(
 )]
 async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
     #[derive(Deserialize)]
-    struct Report {
+    struct Reported {
         status: String,
         failure_class: Option<String>,
         output: Option<Value>,
         output_ref: Option<Value>,
         error: Option<ErrorShape>,
     }
-    let (fence, said) = heard::<Report>(&app, &caller, &body)?;
+    let (fence, said) = heard::<Reported>(&app, &caller, &body)?;
     let error = said.error.map(|error| (error.code, error.message));
     let class = said.failure_class.as_deref();
     let completion = Completion::read(&said.status, class, said.output, error)?;
     let completion = Completion { output_ref: said.output_ref, ..completion };
-    let outcome = outcome(&completion);
+    let report = Report::read(&said.status, class)?;
     app.engine.result(fence.clone(), completion).await?;
-    if let Some(handed) = app.metrics.reported(&fence, outcome) {
-        trace(&app, &fence, &handed, outcome);
+    if let Some(handed) = app.metrics.reported(&fence) {
+        Measured::reported(&fence, &handed, report).measure(&app.metrics, &app.traces);
     }
     Ok(json(StatusCode::OK, &Done { ok: true }))
-}
-
-/// Tells the trace of the job how long the attempt took, from directive to report.
-fn trace(app: &App, fence: &Fence, handed: &Measured, outcome: &'static str) {
-    let Some(parent) = app.traces.parent(handed.traceparent.as_deref()) else { return };
-    app.traces.send(Span {
-        parent,
-        name: format!("step {}", handed.step_id),
-        role: Role::Consumer,
-        took: handed.at.elapsed(),
-        failed: outcome != SUCCEEDED,
-        attributes: vec![
-            ("sprag.job_id", fence.job_id.to_string().into()),
-            ("sprag.protocol_id", handed.protocol_id.as_str().into()),
-            ("sprag.step_id", handed.step_id.as_str().into()),
-            ("sprag.attempt_no", fence.attempt_no.into()),
-            ("sprag.outcome", outcome.into()),
-        ],
-    });
 }

@@ -143,7 +143,11 @@ impl House {
         let server = runtime.block_on(async {
             let url = format!("sqlite:{}", data.path("sprag.db").display());
             let store = AnyStore::open(&url).await.unwrap();
-            let config = EngineConfig { poll: Duration::from_millis(5), ..EngineConfig::default() };
+            let config = EngineConfig {
+                poll: Duration::from_millis(5),
+                exec: Some(1),
+                ..EngineConfig::default()
+            };
             let engine = EngineBuilder::new(store).config(config).start();
             let engine = engine.await.unwrap();
             let mut protocol =

@@ -78,6 +78,38 @@ fn calls_and_attempts_join_the_trace_of_the_caller() {
 }
 
 #[test]
+fn steps_that_the_engine_runs_are_counted_and_leave_spans_too() {
+    let (url, told) = collector();
+    let house = House::open_with(|settings| settings.traces = Some(url));
+    let admin = house.admin();
+    let protocol = json!({"protocol_id": "own.v1", "request_types": ["OWN"], "steps": [
+        {"step_id": "fine", "exec": {"command": ["true"]}},
+        {"step_id": "broken", "exec": {"command": ["false"]}, "retry": {"max_attempts": 1}},
+    ]});
+    admin.call_with("PUT", "/v1/protocols/own.v1", &[], protocol.to_string()).ok();
+    let mut envelope = envelope("t1", 1);
+    envelope["request_type"] = "OWN".into();
+    envelope["traceparent"] = format!("00-{TRACE}-{SPAN}-01").into();
+    let job = admin.post("/v1/commands", &envelope).ok();
+    let path = format!("/v1/jobs/{}", job["jobId"].as_str().unwrap());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while admin.get(&path).ok()["state"] != "FAILED_FINAL" {
+        assert!(std::time::Instant::now() < deadline, "{}", admin.get(&path).text);
+    }
+    let metrics = admin.get("/metrics").text;
+    for (step, outcome) in [("fine", "succeeded"), ("broken", "retryable")] {
+        let labels = format!("protocol=\"own.v1\",step=\"{step}\",outcome=\"{outcome}\"");
+        let line = format!("sprag_step_seconds_count{{{labels}}} 1");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    house.close();
+    let spans = spans(&told);
+    let names: Vec<&str> = spans.iter().map(|span| span["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["step fine", "step broken"]);
+    assert!(spans.iter().all(|span| span["parentSpanId"] == SPAN), "{spans:?}");
+}
+
+#[test]
 fn an_envelope_keeps_its_own_trace_and_one_that_nobody_samples_is_handed_on_unseen() {
     let (url, told) = collector();
     let house = House::open_with(|settings| settings.traces = Some(url));

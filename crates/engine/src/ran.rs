@@ -1,0 +1,44 @@
+//! What an engine has run itself, told to whoever measures it. Workers outside are not among it: whoever hands their
+//! directives out and hears their reports measures them there.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sprag_kernel::decide::callback::Report;
+
+use crate::ids::AttemptKey;
+
+/// An attempt that a handler, a command, a call or a batch of this engine is done with. It is not stored yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran<'a> {
+    /// Which.
+    pub key: &'a AttemptKey,
+    /// The protocol of its job.
+    pub protocol_id: &'a str,
+    /// Its step.
+    pub step_id: &'a str,
+    /// The trace of its job.
+    pub traceparent: Option<&'a str>,
+    /// How it went.
+    pub report: Report,
+    /// How long it took.
+    pub took: Duration,
+}
+
+type Watcher = Box<dyn Fn(&Ran<'_>) + Send + Sync>;
+
+/// Whoever is told, if anybody is.
+#[derive(Clone, Default)]
+pub(crate) struct Watch(Arc<OnceLock<Watcher>>);
+
+impl Watch {
+    pub(crate) fn set(&self, watcher: impl Fn(&Ran<'_>) + Send + Sync + 'static) -> bool {
+        self.0.set(Box::new(watcher)).is_ok()
+    }
+
+    pub(crate) fn tell(&self, ran: &Ran<'_>) {
+        if let Some(watcher) = self.0.get() {
+            watcher(ran);
+        }
+    }
+}
