@@ -1,6 +1,7 @@
 //! What an engine has run itself, told to whoever measures it. Workers outside are not among it: whoever hands their
 //! directives out and hears their reports measures them there.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -36,9 +37,15 @@ impl Watch {
         self.0.set(Box::new(watcher)).is_ok()
     }
 
+    pub(crate) fn is_anybody(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// A watcher that panics has missed this one; it is no reason to end an engine.
     pub(crate) fn tell(&self, ran: &Ran<'_>) {
-        if let Some(watcher) = self.0.get() {
-            watcher(ran);
+        let tell = || self.0.get().map(|watcher| watcher(ran));
+        if catch_unwind(AssertUnwindSafe(tell)).is_err() {
+            tracing::error!(code = "WATCHER_PANICKED", "whoever watches this engine has panicked");
         }
     }
 }

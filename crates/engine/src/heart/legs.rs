@@ -253,31 +253,32 @@ impl<S: Store> Heart<S> {
     ) {
         crash_point("heart.after_handler");
         let Some(Running { held, ends, started_at, .. }) = self.running.remove(key) else { return };
-        let gave_up = ends.told() == Some(StopReason::Shutdown);
-        match &result {
-            Ok(_) => self.tell_ran(&held, Report::Succeeded, started_at),
-            Err(failure) if failure.retryable && gave_up => {}
-            Err(failure) => self.tell_ran(&held, report_of(failure), started_at),
-        }
         let limit = match self.service_of(&held).as_str() {
             CONTROL => self.config.max_output_bytes.max(MAX_GATHERED_BYTES),
             _ => self.config.max_output_bytes,
         };
-        match result.and_then(|returned| Self::storable(returned, limit)) {
+        let result = result.and_then(|returned| Self::storable(returned, limit));
+        let may_pass = result.as_ref().is_err_and(|failure| failure.retryable);
+        let gave_up = may_pass && ends.told() == Some(StopReason::Shutdown);
+        if !gave_up {
+            let report = result.as_ref().map_or_else(report_of, |_| Report::Succeeded);
+            self.tell_ran(&held, report, started_at);
+        }
+        match result {
             Ok((output, None)) => self.report(held, Report::Succeeded, output, None),
             Ok((output, Some(work))) => self.work_later(held, output, work),
-            Err(failure) if failure.retryable && gave_up => self.stopped(held, &failure),
+            Err(failure) if gave_up => self.stopped(held, &failure),
             Err(failure) => self.report_failure(held, &failure),
         }
     }
 
     /// Tells whoever measures it how an attempt went. What the engine does for graphs is no step of anybody.
     pub(super) fn tell_ran(&self, held: &Held, report: Report, started_at: Instant) {
-        let pinned = self.pinned(held);
-        let node = &pinned.graph.nodes()[held.key.step_index as usize];
-        if self.service_of(held) == CONTROL {
+        if !self.watch.is_anybody() || self.service_of(held) == CONTROL {
             return;
         }
+        let pinned = self.pinned(held);
+        let node = &pinned.graph.nodes()[held.key.step_index as usize];
         self.watch.tell(&Ran {
             key: &held.key,
             protocol_id: &held.facts.protocol_id,
