@@ -2,8 +2,8 @@
 
 use sprag_kernel::error::Code;
 use sprag_lanes::{
-    Backoff, Batch, Config, Context, Entry, ErrorClass, Failure, Items, Lanes, Outcome, SinkError,
-    Source, Verdict,
+    Backoff, Batch, Config, Context, Entry, ErrorClass, Failure, Items, Lanes, Outcome, Payload,
+    SinkError, Source, Verdict,
 };
 
 use crate::stage::{Written, config, until};
@@ -244,4 +244,47 @@ fn a_retry_that_comes_due_behind_another_is_not_forgotten() {
     });
     let summary = end.recv_timeout(std::time::Duration::from_secs(30)).expect("the run ends");
     assert_eq!(summary.counts.success, 3);
+}
+
+/// A result that some of its kind let nobody look at.
+struct Shy(u64);
+
+impl Payload for Shy {
+    fn digest(&self) -> u64 {
+        assert!(!matches!(self.0, 3 | 4), "do not look");
+        self.0
+    }
+
+    fn weight(&self) -> u64 {
+        assert!(self.0 != 11, "do not weigh");
+        8
+    }
+}
+
+#[test]
+fn a_payload_that_panics_fails_its_seq_and_no_other() {
+    let hashes = [1, 3].map(|threads| {
+        let outcomes = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+        let notes = std::sync::Arc::clone(&outcomes);
+        let sink = move |batch: &mut Batch<Shy>| {
+            for (_, envelope) in batch.iter() {
+                notes.lock().unwrap().push(match envelope.verdict {
+                    Verdict::Success(_) => '.',
+                    Verdict::Skip(_) => 's',
+                    Verdict::Fail(ErrorClass::NonRetryableInput, _) => 'F',
+                    Verdict::Fail(..) | Verdict::Cancel => '?',
+                });
+            }
+            Ok(())
+        };
+        let compute = |number: &u64, _: &Context| match number {
+            7 => panic!("this one does it by itself"),
+            9 => Outcome::Skip("another outcome in between".into()),
+            _ => Outcome::Success(Shy(*number)),
+        };
+        let run = Lanes::new(config(threads, 100)).run(Items::of(0..16_u64), compute, sink);
+        assert_eq!(*outcomes.lock().unwrap(), "...FF..F.s.F....");
+        run.unwrap().summary.outcome_hash
+    });
+    assert_eq!(hashes[0], hashes[1]);
 }
