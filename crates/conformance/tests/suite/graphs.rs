@@ -537,6 +537,7 @@ pub async fn lose_engines_of<W: World>(
     for number in 2..2 + count {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let heir = another().await;
+        busy(play, number).await;
         let dead = format!("SELECT CAST(dead AS text) FROM engine WHERE engine_no = {number}");
         while play.world.query(&dead).await.unwrap()[0][0].as_deref() != Some("1") {
             // As if it had not beaten for long; it may beat once more before the heir looks.
@@ -548,6 +549,19 @@ pub async fn lose_engines_of<W: World>(
         engine_now = heir;
     }
     engine_now
+}
+
+/// Waits until an engine runs something, if it comes to that: on a busy machine it mostly waits for its store.
+async fn busy<W: World>(play: &Play<W>, engine_no: i64) {
+    let running = format!(
+        "SELECT CAST(count(*) AS text) FROM attempt WHERE owner = {engine_no} AND lease_id IS NOT NULL AND ending IS NULL"
+    );
+    for _ in 0..100 {
+        if play.world.query(&running).await.unwrap()[0][0].as_deref() != Some("0") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 fn slow_echo() -> Handler {
