@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use sprag_kernel::decide::callback::Report;
 
-use crate::ids::AttemptKey;
+use crate::ids::JobId;
 
-/// An attempt that a handler, a command, a call or a batch of this engine is done with. It is not stored yet.
+/// An attempt that a handler, a command, a call or a batch is done with, whether or not that is stored yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran<'a> {
-    /// Which.
-    pub key: &'a AttemptKey,
+    /// The job.
+    pub job_id: JobId,
+    /// Which attempt at its step, from 1.
+    pub attempt_no: u32,
     /// The protocol of its job.
     pub protocol_id: &'a str,
     /// Its step.

@@ -21,7 +21,7 @@ use crate::problem::{Problem, Refused};
 use crate::routes;
 use crate::secret::{Key, TokenText};
 use crate::settings::Settings;
-use crate::steps::Measured;
+use crate::steps;
 use crate::traces::Traces;
 
 /// What all calls share.
@@ -58,7 +58,7 @@ impl App {
         let metrics = Arc::<Metrics>::default();
         let traces = Arc::new(Traces::to(settings.traces.as_deref())?);
         let books = (metrics.clone(), traces.clone());
-        engine.watch(move |ran| Measured::ran(ran).measure(&books.0, &books.1));
+        engine.watch(move |ran| steps::measure(ran, &books.0, &books.1));
         Ok(Self {
             engine,
             key,

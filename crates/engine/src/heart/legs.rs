@@ -280,7 +280,8 @@ impl<S: Store> Heart<S> {
         let pinned = self.pinned(held);
         let node = &pinned.graph.nodes()[held.key.step_index as usize];
         self.watch.tell(&Ran {
-            key: &held.key,
+            job_id: held.key.job_id,
+            attempt_no: held.key.attempt_no,
             protocol_id: &held.facts.protocol_id,
             step_id: &node.step_id,
             traceparent: held.facts.traceparent.as_deref(),

@@ -23,7 +23,7 @@ use crate::call::{Document, json};
 use crate::guests::Caller;
 use crate::problem::{Answered, Refused, invalid};
 use crate::secret::{Key, Lease};
-use crate::steps::Measured;
+use crate::steps;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -363,7 +363,7 @@ async fn result(State(app): State<Arc<App>>, caller: Caller, body: Document) -> 
     let report = Report::read(&said.status, class)?;
     app.engine.result(fence.clone(), completion).await?;
     if let Some(handed) = app.metrics.reported(&fence) {
-        Measured::reported(&fence, &handed, report).measure(&app.metrics, &app.traces);
+        steps::measure(&steps::reported(&fence, &handed, report), &app.metrics, &app.traces);
     }
     Ok(json(StatusCode::OK, &Done { ok: true }))
 }
