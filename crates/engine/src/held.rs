@@ -31,8 +31,9 @@ pub struct Held {
     pub waits_until: Option<Millis>,
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
-    /// Whether a claim found Leg1 at the ceiling of its entries, and did not enter it once more.
-    pub exhausted: bool,
+    /// Whether it was given out without being entered once more: a claim found Leg1 at the ceiling of its entries, or
+    /// a takeover a message that has to wait for its turn to run alone.
+    pub is_unentered: bool,
 }
 
 /// How an activity of a graph has ended.

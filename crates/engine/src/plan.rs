@@ -190,7 +190,11 @@ pub fn end(
 ) -> EndWrite {
     // A message that no further entry fits is not the worker's any more.
     let is_exhausted = entered.ending.kind == EndingKind::Leg2Exhausted;
-    let error = if is_exhausted { Some(failure(Code::Leg2EntriesExhausted)) } else { error };
+    let error = if is_exhausted {
+        Some(failure(Code::Leg2EntriesExhausted, Code::Leg2EntriesExhausted.what()))
+    } else {
+        error
+    };
     EndWrite {
         key: held.key,
         version: held.attempt.version,
@@ -367,7 +371,7 @@ pub fn entered_next(
         output: None,
         waits_until: None,
         damage: None,
-        exhausted: false,
+        is_unentered: false,
     })
 }
 
@@ -456,26 +460,47 @@ pub fn fail_in_leg1(
     after.attempt.state = failed.dispatch.step.to();
     after.attempt.lease_id = Some(lease_id);
     after.attempt.outbox = Some(failed.outbox.to());
-    let message = storable(message, MAX_MESSAGE_BYTES);
-    let error = AttemptError { code: code.name().to_owned(), message };
-    Ok(entering(after, Some(error), changes.0))
+    Ok(entering(after, Some(failure(code, message)), changes.0))
 }
 
 /// A message that cannot be finished becomes one that ends the step for good. Only of an attempt that ran:
 /// any other has no final failure of its own to come to.
-pub fn poison_message(held: &Held, key: &AttemptKey) -> Result<Entering, Refusal> {
-    let Some(ending) = held.attempt.ending else { return Ok((None, None)) };
+pub fn poison_message(held: &Held, key: &AttemptKey, reason: &str) -> Entering {
+    let Some(ending) = held.attempt.ending else { return (None, None) };
     let ran = held.attempt.state == StepState::InProgress;
     if held.key != *key || ending.guid.work_done() || !ran {
-        return Ok((None, None));
+        return (None, None);
     }
     let mut after = held.clone();
     after.attempt.ending = Some(Ending { kind: EndingKind::NonRetryable, ..ending });
-    Ok(entering(after, Some(failure(Code::MessagePoison)), String::new()))
+    entering(after, Some(failure(Code::MessagePoison, reason)), String::new())
 }
 
-fn failure(code: Code) -> AttemptError {
-    AttemptError { code: code.name().to_owned(), message: code.what().to_owned() }
+/// The same if too many engines have died over it.
+pub fn wear_out(held: &Held, key: &AttemptKey) -> Entering {
+    let engines = held.attempt.message_deliveries().unwrap_or(0).saturating_sub(1);
+    let reason = format!("{engines} engines died before its result was finished");
+    poison_message(held, key, &reason)
+}
+
+/// A message whose turn to run alone has come: one more delivery, which ends its step for good if it is one too many.
+pub fn deliver_alone(held: &Held, key: &AttemptKey, policy: &RetryPolicy) -> Entering {
+    let is_finished = held.attempt.ending.is_none_or(|ending| ending.guid.work_done());
+    if held.key != *key || is_finished {
+        return (None, None);
+    }
+    let mut after = held.clone();
+    // A full counter counts no further.
+    after.attempt.ledger = after.attempt.ledger.enter_leg2().unwrap_or(after.attempt.ledger);
+    if after.attempt.is_worn_out(policy) {
+        return wear_out(&after, key);
+    }
+    entering(after, None, String::new())
+}
+
+fn failure(code: Code, message: &str) -> AttemptError {
+    let message = storable(message, MAX_MESSAGE_BYTES);
+    AttemptError { code: code.name().to_owned(), message }
 }
 
 /// The rows with the message in.

@@ -169,7 +169,10 @@ pub(crate) async fn look<S: Store>(store: &S, folder: &Path, accepted: &BTreeSet
         let job_id: JobId = job_id.parse().unwrap();
         let job = store.job(job_id).await.unwrap();
         let job = job.unwrap_or_else(|| panic!("accepted and lost: {job_id}"));
-        assert_eq!(job.row.state, JobState::Succeeded, "{job_id}: {:?}", job.error);
+        if job.row.state != JobState::Succeeded {
+            let attempts = store.attempts(job_id).await.unwrap();
+            panic!("{job_id} is {:?}, {:?}: {attempts:#?}", job.row.state, job.error);
+        }
         if job.row.is_graph {
             expect_graph(store, job_id, &mut due).await;
             graphs += 1;

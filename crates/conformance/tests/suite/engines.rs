@@ -1,11 +1,15 @@
 //! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
 
+use sprag_engine::plan;
 use sprag_engine::signals::{Signal, Signals};
 use sprag_engine::store::{
-    EndOutcome, FinishOutcome, NewJob, Pick, Pulse, Signs, StaleCallback, Store, StoreError, Wish,
+    EndOutcome, FinishOutcome, Held, NewJob, Pick, Pulse, Signs, StaleCallback, Store, StoreError,
+    Wish,
 };
 use sprag_engine::upkeep::Upkeep;
 use sprag_kernel::decide::callback::Report;
+use sprag_kernel::decide::rows::EndingKind;
+use sprag_kernel::retry::RetryPolicy;
 use sprag_kernel::{Code, JobState, StepState};
 
 use crate::on_both_stores;
@@ -74,6 +78,44 @@ on_both_stores! {
         assert!(matches!(outcome, FinishOutcome::Done { job: JobState::Succeeded, .. }));
         assert_eq!(play.digits(&held.key).await.0, "001111100000002");
         assert_eq!(play.job(job_id).await.row.attempts_total, 1);
+    }
+
+    /// Engines that die one after the other do not get to everything that they take over.
+    async fn a_message_wears_out_by_the_turns_it_had_and_not_by_takeovers<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        play.report(&mut held, Report::Succeeded).await;
+        let (key, mut owner) = (held.key, play.engine);
+        for no in 2_u64..8 {
+            let heir = play.store().join("heir").await.unwrap();
+            let taken = play.store().take_over(owner, heir).await.unwrap().pop().unwrap();
+            assert_eq!(taken.attempt.message_deliveries(), Some(no.min(3)));
+            assert_eq!((taken.attempt.runs_alone(), taken.is_unentered), (no > 2, no > 3));
+            owner = heir;
+        }
+        let policy = RetryPolicy { max_losses: 5, ..RetryPolicy::default() };
+        let turn = async || {
+            let policy = policy.clone();
+            let decide = Box::new(move |held: &Held, _| Ok(plan::deliver_alone(held, &key, &policy)));
+            let amended = play.store().amend(owner, job_id, None, decide).await.unwrap();
+            amended.unwrap().unwrap().unwrap()
+        };
+        for deliveries in [4, 5] {
+            let held = turn().await;
+            assert_eq!(held.attempt.message_deliveries(), Some(deliveries));
+            assert_eq!(held.attempt.ending.unwrap().kind, EndingKind::Success);
+            assert_eq!(play.digits(&key).await.0, format!("00110000000000{deliveries}"));
+        }
+        let worn = turn().await;
+        assert_eq!(worn.attempt.ending.unwrap().kind, EndingKind::NonRetryable);
+        let write = play.finish_write(&worn, false).unwrap();
+        play.finish_as(owner, write).await.unwrap();
+        let job = play.job(job_id).await;
+        assert_eq!(job.row.state, JobState::FailedFinal);
+        let error = job.error.unwrap();
+        assert_eq!(error.code, "MESSAGE_POISON");
+        assert_eq!(error.message, "5 engines died before its result was finished");
     }
 
     async fn a_cancel_message_without_a_lease_is_taken_over_too<W>(play: &Play<W>) {

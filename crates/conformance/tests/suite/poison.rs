@@ -106,7 +106,7 @@ on_both_stores! {
         play.dispatch(&mut held).await;
         play.report(&mut held, Report::Retryable).await;
         let key = held.key;
-        let decide = move |held: &sprag_engine::store::Held, _| plan::poison_message(held, &key);
+        let decide = move |held: &sprag_engine::store::Held, _| Ok(plan::poison_message(held, &key, "it cannot"));
         let poisoned = play.amend(job_id, None, decide).await.unwrap().unwrap();
         let outcome = play.finish(&poisoned).await;
         assert!(matches!(outcome, FinishOutcome::Done { job: JobState::FailedFinal, .. }), "{outcome:?}");
@@ -114,7 +114,7 @@ on_both_stores! {
         let states: Vec<_> = attempts.iter().map(|attempt| attempt.row.state).collect();
         assert_eq!(states, [StepState::FailedFinal, StepState::Pending]);
         assert_eq!(play.job(job_id).await.error.unwrap().code, "MESSAGE_POISON");
-        let again = play.amend(job_id, None, move |held, _| plan::poison_message(held, &key)).await;
+        let again = play.amend(job_id, None, move |held, _| Ok(plan::poison_message(held, &key, "it cannot"))).await;
         assert!(again.unwrap().is_none(), "a message that is finished stays as it is");
     }
 }

@@ -150,7 +150,7 @@ impl Builder<'_> {
             payload_schema: schema(step.payload_schema.as_ref(), "payload_schema", around)?,
             gate: gate.transpose()?,
             batch: step.batch.as_ref().map(|batch| self.batch(batch, around)).transpose()?,
-            ..control(&step.step_id, kind, around)
+            ..control(&step.step_id, kind, step, around)
         };
         Ok(self.add(node))
     }
@@ -202,7 +202,7 @@ impl Builder<'_> {
             scope,
         };
         let name = format!("{}/fan", step.step_id);
-        let fan = self.add(control(&name, Kind::Fan(fan), around));
+        let fan = self.add(control(&name, Kind::Fan(fan), step, around));
         self.scopes.push(Scope {
             kind: ScopeKind::Job, // until its ends are known
             outer: around.scope,
@@ -213,7 +213,8 @@ impl Builder<'_> {
         });
         let end = self.body(step, &Around { scope, ..*around })?;
         let gather = format!("{}/gather", step.step_id);
-        let gather = self.close(control(&gather, Kind::Gather { fan }, around), &step.step_id);
+        let gather =
+            self.close(control(&gather, Kind::Gather { fan }, step, around), &step.step_id);
         self.scopes[scope].kind = ScopeKind::Branches { fan, gather, end };
         Ok(Ends { first: fan, last: gather })
     }
@@ -226,7 +227,7 @@ impl Builder<'_> {
         }
         let scope = self.scopes.len();
         let begin = format!("{}/begin", step.step_id);
-        let begin = self.add(control(&begin, Kind::Begin { scope }, around));
+        let begin = self.add(control(&begin, Kind::Begin { scope }, step, around));
         self.scopes.push(Scope {
             kind: ScopeKind::Job, // until its ends are known
             outer: around.scope,
@@ -247,7 +248,7 @@ impl Builder<'_> {
         let delay_ms = repeat.delay.unwrap_or(0);
         let closer = Loop { condition, max: repeat.max, delay_ms, scope };
         let name = format!("{}/loop", step.step_id);
-        let closer = self.close(control(&name, Kind::Loop(closer), around), &step.step_id);
+        let closer = self.close(control(&name, Kind::Loop(closer), step, around), &step.step_id);
         self.scopes[scope].kind = ScopeKind::Turns { begin, closer, end };
         Ok(Ends { first: begin, last: closer })
     }
@@ -269,7 +270,7 @@ impl Builder<'_> {
         }
         let sees: Vec<u32> = sees.into_iter().collect();
         let name = format!("{}/join", step.step_id);
-        let join = control(&name, Kind::Join, &Around { sees: &sees, ..*around });
+        let join = control(&name, Kind::Join, step, &Around { sees: &sees, ..*around });
         let join = self.add(Node { needs: last.clone(), ..join });
         for node in last {
             self.nodes[node as usize].followers.push(join);
@@ -359,8 +360,11 @@ impl Builder<'_> {
     }
 }
 
-/// A node that the engine does itself, unless it is made something else.
-fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
+/// A node that the engine does itself for a step, unless it is made something else. No more engines may be lost
+/// with it than with the step.
+fn control(step_id: &str, kind: Kind, step: &Step, around: &Around<'_>) -> Node {
+    let default = RetryPolicy::default();
+    let max_losses = step.retry.max_losses.unwrap_or(default.max_losses);
     Node {
         step_id: step_id.to_owned(),
         publishes: None,
@@ -376,7 +380,7 @@ fn control(step_id: &str, kind: Kind, around: &Around<'_>) -> Node {
         gate: None,
         when: None,
         delay_ms: 0,
-        policy: RetryPolicy::default(),
+        policy: RetryPolicy { max_losses, ..default },
         timeout: None,
         priority: 0,
     }

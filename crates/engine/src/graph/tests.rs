@@ -73,6 +73,31 @@ fn a_fan_out_is_an_opener_a_scope_and_a_closer() {
 }
 
 #[test]
+fn what_the_engine_does_for_a_step_may_be_lost_as_often_as_the_step() {
+    let graph = graph(
+        "  - step_id: each\n    for_each: input\n    retry: {max_losses: 3}\n    steps:\n      \
+             - {step_id: a, service: s}\n      \
+             - {step_id: b, needs: [], service: s}\n  \
+           - {step_id: again, repeat: {while: 'false', max: 2}, retry: {max_losses: 4}, service: s}\n",
+    );
+    let losses: Vec<_> =
+        graph.nodes().iter().map(|node| (node.step_id.as_str(), node.policy.max_losses)).collect();
+    assert_eq!(
+        losses,
+        [
+            ("each/fan", 3),
+            ("a", 10),
+            ("b", 10),
+            ("each/join", 3),
+            ("each/gather", 3),
+            ("again/begin", 4),
+            ("again", 4),
+            ("again/loop", 4),
+        ]
+    );
+}
+
+#[test]
 fn a_scope_with_several_last_steps_is_ended_by_a_join() {
     let graph = graph(
         "  - step_id: each\n    for_each: input\n    steps:\n      \

@@ -55,7 +55,7 @@ impl<S: Store> Heart<S> {
             Ok(Err(refusal)) => {
                 self.vacate(&seeing.held, seeing.pull);
                 let (code, reason) = (refusal.code(), refusal.to_string());
-                self.fail_activation_for(seeing.held.key, code, reason);
+                self.fail_activation(seeing.held.key, code, reason);
             }
             Err(error) => {
                 // It looks around once more when the store is back.

@@ -225,16 +225,17 @@ impl<S: Store> Heart<S> {
             self.cancel_activation(held.key);
             return;
         }
-        if held.damage.is_some() {
-            self.fail_activation(held.key, Code::MessagePoison);
+        if let Some(reason) = held.damage {
+            self.fail_activation(held.key, Code::MessagePoison, reason);
             return;
         }
-        if held.exhausted {
-            self.fail_activation(held.key, Code::Leg1AttemptsExhausted);
+        if held.is_unentered {
+            let code = Code::Leg1AttemptsExhausted;
+            self.fail_activation(held.key, code, code.what().to_owned());
             return;
         }
         if let Some(reason) = self.has_no_gate(&held) {
-            self.fail_activation_for(held.key, Code::ExpressionFailed, reason);
+            self.fail_activation(held.key, Code::ExpressionFailed, reason);
             return;
         }
         let service = self.service_of(&held);
@@ -287,6 +288,6 @@ fn born(job: &NewJob) -> Held {
         output: None,
         waits_until: None,
         damage: None,
-        exhausted: false,
+        is_unentered: false,
     }
 }

@@ -192,7 +192,8 @@ impl<S: Store> Heart<S> {
             StoreError::Poison(_) | StoreError::Refused(_) => {
                 if let Refused::Culprit(culprit) = self.dispatches.refused(group) {
                     self.vacate(&culprit.held, culprit.pull);
-                    self.fail_activation(culprit.held.key, Code::MessagePoison);
+                    let (key, code) = (culprit.held.key, Code::MessagePoison);
+                    self.fail_activation(key, code, error.to_string());
                 }
                 Ok(())
             }
@@ -560,7 +561,7 @@ impl<S: Store> Heart<S> {
                     };
                     // If even that is refused, the message stays with this engine for an operator to see.
                     if !held.attempt.ending.is_some_and(is_final) {
-                        self.poison_message(key);
+                        self.poison_message(key, error.to_string());
                     }
                 }
                 Ok(())

@@ -272,29 +272,32 @@ impl<S: Store> Heart<S> {
     pub(super) fn deliver_message(&mut self, held: Held) {
         let pinned = self.pinned(&held);
         if held.attempt.is_worn_out(&pinned.policies[held.key.step_index as usize]) {
-            self.poison_message(held.key);
+            self.end_message(held.key, plan::wear_out);
         } else {
             self.finish_later(held, None);
         }
     }
 
     /// A message that cannot be finished as it is: it ends its step for good, with nothing behind it.
-    pub(super) fn poison_message(&mut self, key: AttemptKey) {
+    pub(super) fn poison_message(&mut self, key: AttemptKey, reason: String) {
+        self.end_message(key, move |held, key| plan::poison_message(held, key, &reason));
+    }
+
+    fn end_message(
+        &mut self,
+        key: AttemptKey,
+        end: impl Fn(&Held, &AttemptKey) -> plan::Entering + Send + 'static,
+    ) {
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
-            let decide = Box::new(move |held: &Held, _now| plan::poison_message(held, &key));
+            let decide = Box::new(move |held: &Held, _now| Ok(end(held, &key)));
             let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
             Done::Entered(answer.map(|found| found.and_then(Result::ok).flatten()))
         });
     }
 
-    /// An activation whose directive the store refuses, or that was entered too often.
-    pub(super) fn fail_activation(&mut self, key: AttemptKey, code: Code) {
-        self.fail_activation_for(key, code, code.what().to_owned());
-    }
-
     /// An activation that can never run: Leg1 fails and its message ends the step.
-    pub(super) fn fail_activation_for(&mut self, key: AttemptKey, code: Code, reason: String) {
+    pub(super) fn fail_activation(&mut self, key: AttemptKey, code: Code, reason: String) {
         self.next_lease += 1;
         let (store, engine, lease) = (self.store.clone(), self.engine, LeaseId(self.next_lease));
         self.calls.spawn(async move {

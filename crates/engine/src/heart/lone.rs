@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Heart, Origin};
-use crate::store::{Held, Store};
+use super::{Done, Heart, Origin};
+use crate::plan;
+use crate::store::{Answer, Held, Store, StoreError};
 
 /// How long the engine waits for what runs to end before it runs the suspect beside it.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -26,6 +27,8 @@ pub(super) struct Lone {
 enum Turn {
     /// Nothing new starts, until this time at the latest.
     Drains(Instant),
+    /// The suspect is a message, and its delivery is being written down.
+    Enters,
     /// The suspect is on its way, until this time at the latest.
     Runs(Instant),
 }
@@ -68,7 +71,7 @@ impl Lone {
                 self.turn = Some(Turn::Runs(now + ALONE));
                 self.waiting.pop_front()
             }
-            Some(Turn::Drains(_) | Turn::Runs(_)) | None => None,
+            Some(Turn::Drains(_) | Turn::Enters | Turn::Runs(_)) | None => None,
         }
     }
 }
@@ -85,11 +88,36 @@ impl<S: Store> Heart<S> {
             self.may_claim_lone = true;
         }
         let Some(held) = next else { return };
-        if held.attempt.ending.is_some() {
-            self.deliver_message(held);
-        } else {
+        if held.attempt.ending.is_none() {
             self.admit(Origin::Claimed, held);
+        } else if held.is_unentered {
+            self.enter_alone(&held);
+        } else {
+            self.deliver_message(held);
         }
+    }
+
+    /// Counts the delivery of a message whose turn has come. Not before: a takeover counts no further than to the
+    /// first turn, or engines that die one after the other would wear out messages that they never got to.
+    fn enter_alone(&mut self, held: &Held) {
+        self.lone.turn = Some(Turn::Enters);
+        let (store, engine, key) = (self.store.clone(), self.engine, held.key);
+        let policy = self.pinned(held).policies[key.step_index as usize].clone();
+        self.calls.spawn(async move {
+            let decide =
+                Box::new(move |held: &Held, _now| Ok(plan::deliver_alone(held, &key, &policy)));
+            let answer = store.amend(engine, key.job_id, Some(key.place()), decide).await;
+            Done::EnteredAlone(answer.map(|found| found.and_then(Result::ok).flatten()))
+        });
+    }
+
+    /// The delivery is written down, or nobody knows: then the books are compared, and its turn comes again.
+    pub(super) fn entered_alone(&mut self, answer: Answer<Option<Held>>) -> Result<(), StoreError> {
+        self.lone.turn = Some(Turn::Runs(Instant::now() + ALONE));
+        if let Some(held) = self.heard(answer)?.flatten() {
+            self.finish_later(held, None);
+        }
+        Ok(())
     }
 
     /// Whether no attempt is on its way through this engine.

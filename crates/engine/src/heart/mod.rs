@@ -215,6 +215,7 @@ enum Done<W> {
     TakenOver(Answer<Vec<Held>>),
     Looked(Answer<Due>),
     Entered(Answer<Option<Held>>),
+    EnteredAlone(Answer<Option<Held>>),
     Admitted(gates::Round, Answer<usize>),
     Learned(String, Answer<Option<String>>),
     TookIn(Answer<usize>),
@@ -549,6 +550,7 @@ impl<S: Store> Heart<S> {
                 }
                 Ok(())
             }
+            Done::EnteredAlone(answer) => self.entered_alone(answer),
             Done::Admitted(round, answer) => self.admitted(round, answer),
             Done::TookIn(answer) => self.took_in(answer),
             Done::Seeded(seeing, answer) => self.seeded(*seeing, answer),

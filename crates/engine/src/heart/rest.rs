@@ -157,6 +157,7 @@ impl<W> Done<W> {
             | Self::Told(_)
             | Self::Tended(_)
             | Self::Measured(..)
+            | Self::EnteredAlone(_)
             | Self::Learned(..) => true,
         }
     }

@@ -64,14 +64,14 @@ impl<S: Store> Heart<S> {
             Err(StoreError::Poison(reason)) => {
                 if let Refused::Culprit(Seeing { held, pull }) = self.sights.refused(group) {
                     self.vacate(&held, pull);
-                    self.fail_activation_for(held.key, Code::MessagePoison, reason);
+                    self.fail_activation(held.key, Code::MessagePoison, reason);
                 }
                 return Ok(());
             }
             Err(StoreError::Refused(refusal)) => {
                 if let Refused::Culprit(Seeing { held, pull }) = self.sights.refused(group) {
                     self.vacate(&held, pull);
-                    self.fail_activation_for(held.key, Code::MessagePoison, refusal.to_string());
+                    self.fail_activation(held.key, Code::MessagePoison, refusal.to_string());
                 }
                 return Ok(());
             }
@@ -116,7 +116,7 @@ impl<S: Store> Heart<S> {
             }
             Finding::Fail(code, reason) => {
                 self.vacate(&held, pull);
-                self.fail_activation_for(held.key, code, reason);
+                self.fail_activation(held.key, code, reason);
             }
         }
     }

@@ -63,7 +63,7 @@ impl<S: Store> Heart<S> {
             Err(error @ (StoreError::Poison(_) | StoreError::Refused(_))) => {
                 if let Refused::Culprit(Seeing { held, pull }) = self.waits.refused(group) {
                     self.vacate(&held, pull);
-                    self.fail_activation_for(held.key, Code::MessagePoison, error.to_string());
+                    self.fail_activation(held.key, Code::MessagePoison, error.to_string());
                 }
                 return Ok(());
             }

@@ -240,9 +240,11 @@ impl AttemptRow {
         Some(self.ledger.leg2_entries().saturating_sub(before))
     }
 
-    /// Whether the message that ends it has been given to more engines than may be lost with a step.
+    /// Whether the message that ends it has been given to more engines than may be lost with a step. An attempt
+    /// that never ran has no failure of its own to come to: its message is given out however often that was.
     pub fn is_worn_out(&self, policy: &RetryPolicy) -> bool {
-        self.message_deliveries().is_some_and(|count| count > u64::from(policy.max_losses))
+        let ran = self.state == StepState::InProgress;
+        ran && self.message_deliveries().is_some_and(|count| count > u64::from(policy.max_losses))
     }
 
     /// Refuses a callback that does not name this attempt's present fence.

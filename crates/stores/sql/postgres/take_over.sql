@@ -1,14 +1,17 @@
 -- A slice of what a dead engine held. An activation that was entered and not dispatched goes back to the queue; its
 -- next claim enters it again. A directive that was not published is anybody's to publish. The rest passes to the
--- heir; a message is delivered again, which is one more entry of Leg2. Rows are found by their owner and locked in
--- the order of their keys, their jobs by `of_job` as in claim.sql.
+-- heir; a message is delivered again, which is one more entry of Leg2, up to the one that makes it run alone ($6):
+-- from there on it is entered when its turn comes. Rows are found by their owner and locked in the order of their
+-- keys, their jobs by `of_job` as in claim.sql.
 WITH mine AS MATERIALIZED (
     SELECT job_id, step_index, branch, turn, attempt_no FROM sprag.attempt
     WHERE owner = $1::bigint LIMIT $5::bigint
 ), held AS MATERIALIZED (
     SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no, a.job_id AS of_job,
         a.lease_id IS NULL AND a.ending IS NULL AS free,
-        coalesce(a.outbox = 0 AND a.ending IS NULL, false) AS unsent
+        coalesce(a.outbox = 0 AND a.ending IS NULL, false) AS unsent, a.ending IS NOT NULL AS message,
+        coalesce(a.ending IS NOT NULL AND a.ledger % 100000000 - a.guid % 100000000 + 1 < $6::bigint
+            AND a.ledger % 100000000 < 99999999, false) AS entered
     FROM mine m JOIN sprag.attempt a ON a.job_id = m.job_id AND a.step_index = m.step_index
         AND a.branch = m.branch AND a.turn = m.turn AND a.attempt_no = m.attempt_no
     WHERE a.owner = $1
@@ -19,9 +22,8 @@ UPDATE sprag.attempt a SET version = a.version + 1,
     timer_at = CASE WHEN h.unsent THEN $3::bigint ELSE a.timer_at END,
     ready_at = CASE WHEN h.free THEN $3::bigint - a.priority * $4::bigint ELSE a.ready_at END,
     updated_at = CASE WHEN h.free OR h.unsent THEN $3::bigint ELSE a.updated_at END,
-    ledger = a.ledger + CASE WHEN a.ending IS NOT NULL AND a.ledger % 100000000 < 99999999
-        THEN 1 ELSE 0 END
+    ledger = a.ledger + CASE WHEN h.entered THEN 1 ELSE 0 END
 FROM held h JOIN sprag.job j ON j.job_id = h.of_job
 WHERE a.job_id = h.job_id AND a.step_index = h.step_index AND a.branch = h.branch
     AND a.turn = h.turn AND a.attempt_no = h.attempt_no
-RETURNING {held}, h.free OR h.unsent
+RETURNING {held}, h.free OR h.unsent, h.message AND NOT h.entered

@@ -4,13 +4,14 @@ use deadpool_postgres::{Object, Transaction};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, Due, Held, Signs, StoreError};
+use sprag_kernel::decide::rows::LONE_DELIVERY;
 use sprag_kernel::retry::Millis;
 use tokio_postgres::Row;
 
 use super::failure::{Repeats, failed};
 use super::hints::ring;
 use super::pools::{Pools, begin, commit};
-use super::rows::{HELD_WIDTH, get, held, key, time, with_held};
+use super::rows::{HELD_WIDTH, get, held, held_of_each, key, time, with_held};
 use super::slice::span;
 use crate::moving::{CLOSED, closed};
 use crate::versions::{admit, version_of};
@@ -86,7 +87,11 @@ pub(super) async fn take_over(pools: &Pools, dead: EngineNo, heir: EngineNo) -> 
     passed_on.sort_by_key(|(key, _)| *key);
     let rows: Vec<Row> = passed_on.into_iter().map(|(_, row)| row).collect();
     ring(pools).await;
-    held(pools, &rows).await
+    let mut taken = Vec::with_capacity(rows.len());
+    for (held, row) in held_of_each(pools, &rows).await? {
+        taken.push(Held { is_unentered: get(row, HELD_WIDTH + 1)?, ..held });
+    }
+    Ok(taken)
 }
 
 /// Marks the engine dead, and takes over some of what it held.
@@ -134,7 +139,8 @@ async fn take_over_in(
     tx.execute(free, &[&dead.0, &now]).await?;
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
     let most = i64::try_from(TAKEN).unwrap_or(i64::MAX);
-    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS, &most]).await.map(Some)
+    let lone = i64::from(LONE_DELIVERY);
+    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS, &most, &lone]).await.map(Some)
 }
 
 /// Activations whose time has come are made claimable; the rest is returned, but for directives that wait to

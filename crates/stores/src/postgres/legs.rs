@@ -42,7 +42,7 @@ pub(super) async fn claim(pools: &Pools, engine: EngineNo, wishes: &[Wish]) -> A
     });
     let mut claimed = Vec::with_capacity(rows.len());
     for (held, row) in held_of_each(pools, &rows).await? {
-        claimed.push(Held { exhausted: get(row, HELD_WIDTH + 2)?, ..held });
+        claimed.push(Held { is_unentered: get(row, HELD_WIDTH + 2)?, ..held });
     }
     add_shared(pools, &mut claimed).await?;
     Ok(claimed)

@@ -103,7 +103,7 @@ pub(super) fn held_row(row: &Row) -> Answer<Held> {
         output: get(row, 45)?,
         waits_until: time(row, 46)?,
         damage,
-        exhausted: false,
+        is_unentered: false,
     })
 }
 

@@ -4,6 +4,7 @@ use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, Due, Held, Signs, StoreError};
+use sprag_kernel::decide::rows::LONE_DELIVERY;
 use sprag_kernel::retry::Millis;
 
 use super::rows::{HELD_COLUMNS, failed, held_if_readable, key, place};
@@ -82,14 +83,16 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
     crash_point("take_over.after_release");
     let found = tx.all(
         "SELECT job_id, step_index, branch, turn, attempt_no, lease_id IS NULL AND ending IS NULL,
-             coalesce(outbox = 0 AND ending IS NULL, 0)
+             coalesce(outbox = 0 AND ending IS NULL, 0), ending IS NOT NULL,
+             coalesce(ending IS NOT NULL AND ledger % 100000000 - guid % 100000000 + 1 < ?3
+                 AND ledger % 100000000 < 99999999, 0)
          FROM attempt WHERE owner = ?1
          ORDER BY job_id, step_index, branch, turn, attempt_no LIMIT ?2",
-        params![dead.0, TAKEN],
-        |row| Ok((key(row)?, flag(row, 5)?, flag(row, 6)?)),
+        params![dead.0, TAKEN, LONE_DELIVERY],
+        |row| Ok((key(row)?, flag(row, 5)?, flag(row, 6)?, (flag(row, 7)?, flag(row, 8)?))),
     )?;
     let mut passed_on = Vec::new();
-    for (at, is_free, is_unsent) in &found {
+    for (at, is_free, is_unsent, (is_message, is_entered)) in &found {
         tx.execute(
             include_str!("../../sql/sqlite/take_over.sql"),
             params![
@@ -102,11 +105,12 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
                 tx.now,
                 AGEING_MS,
                 is_free,
-                is_unsent
+                is_unsent,
+                is_entered
             ],
         )?;
         if !is_free && !is_unsent {
-            passed_on.push(at);
+            passed_on.push((at, *is_message && !is_entered));
         }
     }
     crash_point("take_over.after_hand_over");
@@ -115,9 +119,12 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
          WHERE a.job_id = ?1 AND a.step_index = ?2 AND a.branch = ?3 AND a.turn = ?4
              AND a.attempt_no = ?5"
     );
-    let read = |key| tx.all(&sql, place(key), |row| held_if_readable(tx.connection, row));
-    let held = passed_on.into_iter().map(read).collect::<Answer<Vec<_>>>()?;
-    Ok((held.into_iter().flatten().flatten().collect(), found.len()))
+    let mut all = Vec::with_capacity(passed_on.len());
+    for (key, is_unentered) in passed_on {
+        let held = tx.all(&sql, place(key), |row| held_if_readable(tx.connection, row))?;
+        all.extend(held.into_iter().flatten().map(|held| Held { is_unentered, ..held }));
+    }
+    Ok((all, found.len()))
 }
 
 fn flag(row: &rusqlite::Row<'_>, column: usize) -> Answer<bool> {

@@ -98,7 +98,7 @@ fn set_aside(tx: &Tx<'_>, engine: EngineNo, key: &AttemptKey) -> Answer<usize> {
 /// Leg1 entry of a claimed activation. At the ceiling it is claimed without an entry; the engine ends it.
 fn enter(tx: &Tx<'_>, engine: EngineNo, held: &mut Held) -> Answer<()> {
     let entered = held.attempt.ledger.enter_leg1();
-    held.exhausted = entered.is_err();
+    held.is_unentered = entered.is_err();
     let ledger = entered.unwrap_or(held.attempt.ledger);
     let key = &held.key;
     tx.execute(

@@ -58,7 +58,7 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
         output: read(|| row.get(45))?,
         waits_until: read(|| row.get(46))?,
         damage,
-        exhausted: false,
+        is_unentered: false,
     })
 }
 

@@ -467,7 +467,7 @@ async fn run_amend<S: Store>(
             (engine, spot, Box::new(move |held: &Held, now| saying(decide(held, now))))
         }
         Command::PoisonMessage(engine, key) => {
-            let decide = move |held: &Held, _| entering(plan::poison_message(held, &key));
+            let decide = move |held: &Held, _| entering(Ok(plan::poison_message(held, &key, "no")));
             (engine, (key.job_id, Some(key.place())), Box::new(decide))
         }
         other => unreachable!("{other:?} decides nothing under locks"),
