@@ -13,6 +13,7 @@ use sprag_kernel::retry::Millis;
 use crate::callback::{Fence, lease, text_number};
 use crate::graph::{Graph, place};
 use crate::names::segment;
+use crate::pages::{LargeInput, too_large};
 use crate::store::{Held, JobFacts};
 
 fn whole<S: Serializer>(payload: &Arc<Value>, target: S) -> Result<S::Ok, S::Error> {
@@ -82,6 +83,10 @@ pub struct Directive {
     pub payload: Arc<Value>,
     /// The outputs of earlier steps, by step. In a fan-out those of its own branch.
     pub inputs: BTreeMap<String, Value>,
+    /// Those that are too large to be handed over: they are read by the page. A handler in the engine's own process is
+    /// handed all of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub large_inputs: BTreeMap<String, LargeInput>,
     /// Its place in the fan-out, from 0.
     pub index: Option<u32>,
     /// The item of its branch.
@@ -93,21 +98,32 @@ pub struct Directive {
 }
 
 impl Directive {
-    /// The directive of an attempt that was dispatched.
-    pub(crate) fn of(
-        held: &Held,
+    /// The directive of an attempt that was dispatched, with at most so many bytes of inputs.
+    pub(crate) fn of<'a>(
+        held: &'a Held,
         graph: &Graph,
         workspace_root: &str,
         payloads: &Payloads,
+        most: usize,
     ) -> Self {
         let key = &held.key;
         let node = graph.node(key.step_index);
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
         let visible: Vec<u32> = graph.inputs(key.step_index).collect();
-        let output = |(seen, text): &(u32, String)| {
+        let named = |(seen, text): &'a (u32, String)| {
             let name = graph.node(*seen).publishes.clone().filter(|_| visible.contains(seen))?;
-            Some((name, json(text)))
+            Some((name, text.as_str()))
         };
+        let all: Vec<(String, &str)> = held.inputs.iter().filter_map(named).collect();
+        let sizes: Vec<usize> = all.iter().map(|(_, text)| text.len()).collect();
+        let (mut inputs, mut large_inputs) = (BTreeMap::new(), BTreeMap::new());
+        for ((name, text), is_large) in all.into_iter().zip(too_large(&sizes, most)) {
+            if is_large {
+                large_inputs.insert(name, LargeInput { bytes: text.len() });
+            } else {
+                inputs.insert(name, json(text));
+            }
+        }
         Self {
             job_id: held.key.job_id.to_string(),
             tenant_id: held.facts.tenant_id.clone(),
@@ -131,7 +147,8 @@ impl Directive {
             input_ref: json(&held.facts.input_ref),
             output_ref: json(&held.facts.output_ref),
             payload: payloads.of(&held.facts),
-            inputs: held.inputs.iter().filter_map(output).collect(),
+            inputs,
+            large_inputs,
             index: place::index(key.branch),
             item: held.item.as_deref().map(json),
             correlation_id: held.facts.correlation_id.clone(),

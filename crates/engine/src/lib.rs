@@ -29,6 +29,7 @@ pub mod limits;
 pub mod names;
 pub mod new_job;
 pub mod outbound;
+pub mod pages;
 mod places;
 pub mod plan;
 pub mod policy;

@@ -11,6 +11,8 @@ pub const MAX_BYTES: usize = 1 << 20;
 /// item of 80 bytes for each of 100,000 branches. Postgres takes 1 GiB in one statement, and all that an engine gathers
 /// at a time may be in one.
 pub const MAX_GATHERED_BYTES: usize = 8 << 20;
+/// The most bytes of inputs that a worker outside is handed with a directive, and the largest page of one that it reads.
+pub const MAX_HANDED_BYTES: usize = 4 << 20;
 /// The longest message of a failure that is kept; the rest is cut off.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 /// The most that a priority may be, on either side of 0: two years of waiting weigh as much. That of a job and

@@ -137,15 +137,61 @@ impl Worker {
     }
 
     fn run(&self, directive: &Value) {
+        let whole = match self.with_all_inputs(directive) {
+            Ok(whole) => whole,
+            Err(report) => {
+                self.tell(directive, report);
+                return;
+            }
+        };
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &self.exec]);
-        let report = match Running::start(command, directive.to_string()) {
+        let report = match Running::start(command, whole.to_string()) {
             Ok(running) => self.watch(running, directive),
             Err(error) => Some(report(Err(Failure::retryable("EXEC_FAILED", error)))),
         };
         if let Some(report) = report {
             self.tell(directive, report);
         }
+    }
+
+    /// The directive with those inputs, too, that were too large to be handed over.
+    fn with_all_inputs(&self, directive: &Value) -> Result<Value, Value> {
+        let mut whole = directive.clone();
+        let Some(large) = whole.as_object_mut().and_then(|fields| fields.remove("large_inputs"))
+        else {
+            return Ok(whole);
+        };
+        for name in large.as_object().into_iter().flat_map(|large| large.keys()) {
+            let text = self.read_input(directive, name)?;
+            let read = serde_json::from_str(&text);
+            let broken =
+                |error| failed("RETRYABLE", "INPUT_UNREADABLE", &format!("{name}: {error}"));
+            whole["inputs"][name] = read.map_err(broken)?;
+        }
+        Ok(whole)
+    }
+
+    /// The text of an input, read page by page. While the server is away it is asked again.
+    fn read_input(&self, directive: &Value, name: &str) -> Result<String, Value> {
+        let (mut text, mut offset) = (String::new(), json!(0));
+        while !offset.is_null() {
+            let body = callback(directive, json!({"input": name, "offset": offset})).to_string();
+            match self.client.call("POST", "/v1/callbacks/input", body.as_bytes()) {
+                Ok(page) => {
+                    text.push_str(page["text"].as_str().unwrap_or_default());
+                    offset = page["next_offset"].clone();
+                }
+                Err(refusal) if passes(&refusal) && !self.is_stopping() => {
+                    self.client.waits(&refusal);
+                    thread::sleep(AWAY);
+                }
+                Err(refusal) => {
+                    return Err(failed("RETRYABLE", "INPUT_UNREADABLE", &refusal.to_string()));
+                }
+            }
+        }
+        Ok(text)
     }
 
     /// Waits for the command, with signs of life. None if the attempt is not ours any more.

@@ -38,7 +38,7 @@ impl<S: Store> Heart<S> {
     ) -> Answering<S::Work> {
         let (key, store) = (held.key, self.store.clone());
         let root = &self.config.workspace_root;
-        let directive = || Directive::of(held, &pinned.graph, root, &self.payloads);
+        let directive = || Directive::of(held, &pinned.graph, root, &self.payloads, usize::MAX);
         match (pinned.graph.node(key.step_index).batch.clone(), doer) {
             (_, Doer::Control) => {
                 let (pinned, held) = (pinned.clone(), held.clone());

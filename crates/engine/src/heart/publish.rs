@@ -12,6 +12,7 @@ use crate::bus::Letter;
 use crate::crash::crash_point;
 use crate::directive::Directive;
 use crate::ids::AttemptKey;
+use crate::limits::MAX_HANDED_BYTES;
 use crate::plan::worker;
 use crate::store::{Answer, Held, Store, StoreError};
 
@@ -29,7 +30,7 @@ impl<S: Store> Heart<S> {
         };
         let (bus, ops) = (bus.clone(), self.ops.clone());
         let root = &self.config.workspace_root;
-        let directive = Directive::of(&held, &pinned.graph, root, &self.payloads);
+        let directive = Directive::of(&held, &pinned.graph, root, &self.payloads, MAX_HANDED_BYTES);
         let route = held.facts.route.clone();
         let letter = Letter { service, lane: route.lane, routing_key: route.key, directive };
         self.publishing.insert(held.key);

@@ -18,6 +18,7 @@ use super::{Done, Heart, Origin};
 use crate::callback::{AckMode, Claim, MAX_WAIT};
 use crate::crash::crash_point;
 use crate::directive::Directive;
+use crate::limits::MAX_HANDED_BYTES;
 use crate::store::{Answer, HandOff, Held, Pick, Store, StoreError, Wish};
 
 /// How many claims may wait at one engine: each is a connection of a worker.
@@ -226,7 +227,7 @@ impl<S: Store> Heart<S> {
     pub(super) fn hand_out(&mut self, no: u64, held: &Held) {
         let pinned = self.pinned(held);
         let root = &self.config.workspace_root;
-        let directive = Directive::of(held, &pinned.graph, root, &self.payloads);
+        let directive = Directive::of(held, &pinned.graph, root, &self.payloads, MAX_HANDED_BYTES);
         if let Some(pull) = self.pulls.waiting.get_mut(&no) {
             pull.expected -= 1;
             pull.ready.push(directive);

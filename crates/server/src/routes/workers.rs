@@ -30,6 +30,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(claim))
         .routes(routes!(ack))
         .routes(routes!(heartbeat))
+        .routes(routes!(input))
         .routes(routes!(result))
 }
 
@@ -119,6 +120,10 @@ struct DirectiveShape {
     /// The outputs of earlier steps, by step.
     #[schema(value_type = Object)]
     inputs: Value,
+    /// Outputs that are too large to be handed over, by step, each with its `bytes`: they are read by the page. Absent
+    /// if there are none.
+    #[schema(value_type = Option<Object>)]
+    large_inputs: Option<Value>,
     /// Its place in the fan-out, from 0.
     index: Option<u32>,
     /// The item of its branch.
@@ -146,6 +151,8 @@ struct Urls {
     ack: &'static str,
     /// The worker is alive.
     heartbeat: &'static str,
+    /// The worker reads a page of an input.
+    input: &'static str,
     /// The worker is done.
     result: &'static str,
 }
@@ -153,6 +160,7 @@ struct Urls {
 const URLS: Urls = Urls {
     ack: "/v1/callbacks/ack",
     heartbeat: "/v1/callbacks/heartbeat",
+    input: "/v1/callbacks/input",
     result: "/v1/callbacks/result",
 };
 
@@ -232,6 +240,10 @@ struct CallbackShape {
     lease_token: String,
     /// With a heartbeat: how far it is.
     progress: Option<Value>,
+    /// To read an input: its step, one of `large_inputs` of the directive or any other that it is handed.
+    input: Option<String>,
+    /// To read an input: where the page begins; 0, or `next_offset` of the page before.
+    offset: Option<u64>,
     /// With a result: `SUCCEEDED` or `FAILED`.
     #[schema(pattern = "^(SUCCEEDED|FAILED)$")]
     status: Option<String>,
@@ -337,6 +349,37 @@ async fn heartbeat(
     let (fence, beat) = heard::<Beat>(&app, &caller, &body)?;
     let alive = app.engine.heartbeat(fence, beat.progress).await?;
     Ok(json(StatusCode::OK, &alive))
+}
+
+/// A page of an input.
+#[derive(ToSchema)]
+#[allow(dead_code)] // the document's view of the engine's answer
+struct PageShape {
+    /// A piece of the JSON text of the input, of at most 4 MiB: all pieces one after the other are the whole.
+    text: String,
+    /// Where the next page begins; null after the last one.
+    next_offset: Option<u64>,
+    /// Bytes of the whole text.
+    bytes: u64,
+}
+
+/// A worker reads a page of an input of the attempt that it holds.
+#[utoipa::path(
+    post, path = "/v1/callbacks/input", tag = "workers", security(("token" = ["work"])), request_body = CallbackShape,
+    responses(
+        (status = 200, description = "A page", body = PageShape),
+    )
+)]
+async fn input(State(app): State<Arc<App>>, caller: Caller, body: Document) -> Answered<Response> {
+    #[derive(Deserialize)]
+    struct Wanted {
+        input: String,
+        #[serde(default)]
+        offset: usize,
+    }
+    let (fence, wanted) = heard::<Wanted>(&app, &caller, &body)?;
+    let page = app.engine.input_page(&fence, &wanted.input, wanted.offset).await?;
+    Ok(json(StatusCode::OK, &page))
 }
 
 /// A worker reports how its attempt went. It is stored when this is answered.

@@ -49,6 +49,7 @@ fn the_document_is_openapi_3_1_and_names_every_path_of_the_design() {
         "/v1/claim",
         "/v1/callbacks/ack",
         "/v1/callbacks/heartbeat",
+        "/v1/callbacks/input",
         "/v1/callbacks/result",
         "/v1/events",
         "/v1/protocols",

@@ -174,8 +174,20 @@ fn requests(tour: &mut Tour) {
 }
 
 fn workers(tour: &mut Tour) {
+    let mut said = claimed(tour, "reader");
+    tour.call("POST /v1/callbacks/ack", &[], &said);
+    tour.call("POST /v1/callbacks/heartbeat", &[], &said);
+    said["status"] = "SUCCEEDED".into();
+    tour.call("POST /v1/callbacks/result", &[], &said);
+    let mut said = claimed(tour, "printer");
+    said["input"] = "read".into();
+    tour.call("POST /v1/callbacks/input", &[], &said);
+}
+
+/// Claims from a service; returns what callbacks name of the directive.
+fn claimed(tour: &mut Tour, service: &str) -> Value {
     let claim = json!({
-        "claim_id": "tour", "services": ["reader"], "max": 1, "wait_s": 10, "ack": "explicit"
+        "claim_id": service, "services": [service], "max": 1, "wait_s": 10, "ack": "explicit"
     });
     let claimed = tour.call("POST /v1/claim", &[], &claim);
     let directive = &claimed["directives"][0];
@@ -183,10 +195,7 @@ fn workers(tour: &mut Tour) {
     for field in ["jobId", "stepId", "attempt_no", "lease_id", "lease_token"] {
         said[field] = directive[field].clone();
     }
-    tour.call("POST /v1/callbacks/ack", &[], &said);
-    tour.call("POST /v1/callbacks/heartbeat", &[], &said);
-    said["status"] = "SUCCEEDED".into();
-    tour.call("POST /v1/callbacks/result", &[], &said);
+    said
 }
 
 fn schedules(tour: &mut Tour) {

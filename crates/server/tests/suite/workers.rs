@@ -143,6 +143,75 @@ fn parts(caller: &Caller, path: &str) -> Vec<Value> {
 }
 
 #[test]
+fn inputs_that_are_too_large_to_be_handed_over_are_read_by_the_page() {
+    let house = House::open();
+    let (admin, worker) = (house.admin(), house.caller(&["work"], None));
+    let protocol = json!({
+        "protocol_id": "fan.v1", "request_types": ["FAN"],
+        "steps": [
+            {"step_id": "few", "service": "few"},
+            {"step_id": "all", "service": "fan", "for_each": "input.items"},
+            {"step_id": "last", "service": "last"},
+        ],
+    });
+    admin.call("PUT", "/v1/protocols/fan.v1", protocol.to_string()).ok();
+    let mut fan = envelope("t1", 1);
+    fan["request_type"] = "FAN".into();
+    fan["payload"] = json!({"items": (0..6).collect::<Vec<_>>()});
+    admin.post("/v1/commands", &fan).ok();
+    let report = |directive: &Value, output: &Value| {
+        let (branch, turn) = (&directive["branch"], &directive["turn"]);
+        let done = json!({"status": "SUCCEEDED", "output": output, "branch": branch, "turn": turn});
+        worker.post("/v1/callbacks/result", &callback(directive, done)).ok();
+    };
+    let few = claim(&worker, "c1", "few");
+    assert_eq!(few[0].get("large_inputs"), None);
+    report(&few[0], &json!([1, 2]));
+    // Characters of two bytes at odd places: a page may not end within one.
+    let text = |index: &Value| {
+        format!(
+            "{}{}",
+            "x".repeat(usize::try_from(index.as_u64().unwrap()).unwrap()),
+            "\u{e4}".repeat(450_000)
+        )
+    };
+    let mut left = 6;
+    while left > 0 {
+        for directive in claim(&worker, &format!("fan-{left}"), "fan") {
+            report(&directive, &text(&directive["index"]).into());
+            left -= 1;
+        }
+    }
+    let directive = claim(&worker, "c2", "last").swap_remove(0);
+    assert_eq!(directive["inputs"], json!({"few": [1, 2]}));
+    let bytes = directive["large_inputs"]["all"]["bytes"].as_u64().unwrap();
+    let page = |input: &str, offset: &Value| {
+        let said = callback(&directive, json!({"input": input, "offset": offset}));
+        worker.post("/v1/callbacks/input", &said)
+    };
+    let (mut whole, mut offset, mut pages) = (String::new(), json!(0), 0);
+    while !offset.is_null() {
+        let read = page("all", &offset).ok();
+        assert_eq!(read["bytes"], bytes);
+        whole.push_str(read["text"].as_str().unwrap());
+        offset = read["next_offset"].clone();
+        pages += 1;
+    }
+    assert_eq!((whole.len() as u64, pages), (bytes, 2));
+    let expected: Vec<String> = (0..6).map(|index| text(&index.into())).collect();
+    assert_eq!(serde_json::from_str::<Vec<String>>(&whole).unwrap(), expected);
+    let small = page("few", &json!(0)).ok();
+    assert_eq!(small, json!({"text": "[1,2]", "next_offset": null, "bytes": 5}));
+    page("last", &json!(0)).refused(400, "CALL_INVALID");
+    page("all", &json!(bytes + 1)).refused(400, "CALL_INVALID");
+    let stranger = house.caller(&["work"], Some("t2"));
+    let said = callback(&directive, json!({"input": "all"}));
+    stranger.post("/v1/callbacks/input", &said).refused(403, "LEASE_TOKEN_INVALID");
+    report(&directive, &Value::Null);
+    house.close();
+}
+
+#[test]
 fn what_is_below_a_job_is_read_in_parts_and_large_outputs_when_they_are_asked_for() {
     let house = House::open();
     let (admin, worker) = (house.admin(), house.caller(&["work"], None));

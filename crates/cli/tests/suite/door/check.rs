@@ -6,28 +6,22 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::program;
 use crate::{Said, sprag};
-
-const MANUAL: &str = include_str!("../../../../../docs/workers.md");
-
-/// A Python program of the manual, by its place.
-fn program(place: usize) -> &'static str {
-    MANUAL.split("```python\n").nth(place + 1).unwrap().split("```").next().unwrap()
-}
 
 /// The manual's worker, with work of our own, and its form for long work beside it.
 fn workers(work: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let (before, after) = program(0).split_once("def work(directive):\n").unwrap();
+    let (before, after) = program("def run(").split_once("def work(directive):\n").unwrap();
     let (_, after) = after.split_once("\n\n").unwrap();
     let worker = format!("{before}{work}\n\n{after}");
     fs::write(folder.path().join("worker.py"), worker).unwrap();
-    fs::write(folder.path().join("alive.py"), program(1)).unwrap();
+    fs::write(folder.path().join("alive.py"), program("def alive(")).unwrap();
     folder
 }
 
 fn duties() -> &'static str {
-    program(2)
+    program("asked[\"do\"]")
 }
 
 fn check(folder: &Path, exec: &str, args: &[&str]) -> Said {

@@ -21,6 +21,7 @@ FITTING = {
     "/v1/tokens": {"scopes": ["read"]},
     "/v1/callbacks/ack": CALLBACK,
     "/v1/callbacks/heartbeat": CALLBACK,
+    "/v1/callbacks/input": CALLBACK,
     "/v1/callbacks/result": CALLBACK,
     "/v1/requests/{id}/retry": {"run_no": 1},
 }

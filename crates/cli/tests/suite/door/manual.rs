@@ -6,11 +6,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{House, Running};
+use super::{House, Running, program};
 
 const QUICKSTART: &str = include_str!("../../../../../docs/quickstart.md");
 const README: &str = include_str!("../../../../../README.md");
-const WORKERS: &str = include_str!("../../../../../docs/workers.md");
 
 /// The files that a page says to save, by their names.
 fn files(page: &str) -> Vec<(String, String)> {
@@ -70,7 +69,7 @@ fn the_quickstart_does_what_it_says() {
     for (name, text) in &files {
         house.write(name, text);
     }
-    let worker = WORKERS.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let worker = program("def run(");
     house.write("worker.py", worker);
 
     let letter = type_in(&house, &[commands(2), commands(3), commands(4)].join("\n"));

@@ -181,6 +181,14 @@ impl House {
     }
 }
 
+/// The Python program of the workers' manual that has this text in it.
+fn program(text: &str) -> &'static str {
+    let manual = include_str!("../../../../../docs/workers.md");
+    let programs = manual.split("```python\n").skip(1);
+    let mut programs = programs.map(|program| program.split("```").next().unwrap());
+    programs.find(|program| program.contains(text)).unwrap()
+}
+
 /// Waits until a file is there.
 #[track_caller]
 fn appears(path: &Path) {

@@ -5,17 +5,14 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::{House, Running, appears, envelope, single};
-
-const MANUAL: &str = include_str!("../../../../../docs/workers.md");
+use super::{House, Running, appears, envelope, program, single};
 
 #[test]
 fn the_python_worker_of_the_manual_works() {
     let house = House::open();
     house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
     let token = house.sprag(&["token", "create", "--scope", "work"], "").stdout;
-    let code = MANUAL.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
-    let program = house.write("worker.py", code);
+    let program = house.write("worker.py", program("def run("));
     let mut python = Command::new("python3");
     python.arg(program).env("SPRAG_SERVER", house.url()).env("SERVICE", "reader");
     let python = Running::start(python.env("SPRAG_TOKEN", token.trim()));
@@ -116,6 +113,47 @@ fn a_request_is_drafted_confirmed_and_cancelled_and_its_command_hears_of_it() {
     assert!(worker.stop().success());
     let job_id = house.json(&["request", "show", &id], "")["jobId"].as_str().unwrap().to_owned();
     assert_eq!(house.job(&job_id)["state"], "CANCELLED");
+    house.close();
+}
+
+#[test]
+fn inputs_too_large_for_a_directive_are_read_by_the_worker_and_by_that_of_the_manual() {
+    let house = House::open();
+    let protocol = "protocol_id: wide.v1\nrequest_types: [WIDE]\nsteps:\n\
+        - {step_id: each, service: wide, for_each: '[1, 2, 3, 4, 5, 6]'}\n\
+        - {step_id: command, service: command}\n\
+        - {step_id: manual, service: manual}\n";
+    house.json(&["protocol", "put", &house.write("wide.yaml", protocol)], "");
+    house.write("wide.py", "print('\"' + 'x' * 900_000 + '\"')");
+    house.write(
+        "sum.py",
+        "import json, sys\nprint(sum(map(len, json.load(sys.stdin)['inputs']['each'])))",
+    );
+    house.write("worker.py", program("def run("));
+    house.write("pages.py", program("def read_input("));
+    let manual = house.write(
+        "manual.py",
+        "from worker import run\nfrom pages import read_input\n\
+         run(lambda directive: sum(map(len, read_input(directive, 'each'))))",
+    );
+    let token = house.sprag(&["token", "create", "--scope", "work"], "").stdout;
+    let mut python = Command::new("python3");
+    python.arg(manual).env("SPRAG_SERVER", house.url()).env("SERVICE", "manual");
+    let python = Running::start(python.env("SPRAG_TOKEN", token.trim()));
+    let workers =
+        [house.worker("wide", "python3 wide.py"), house.worker("command", "python3 sum.py")];
+    let job = house.json(&["submit", "-", "--wait"], &envelope("WIDE", 1));
+    assert_eq!(job["state"], "SUCCEEDED");
+    let shown = house.job(job["jobId"].as_str().unwrap());
+    let output = |step: &str| {
+        let steps = shown["steps"].as_array().unwrap();
+        steps.iter().find(|shown| shown["stepId"] == step).unwrap()["output"].clone()
+    };
+    assert_eq!((output("command"), output("manual")), (5_400_000.into(), 5_400_000.into()));
+    python.kill();
+    for worker in workers {
+        assert!(worker.stop().success());
+    }
     house.close();
 }
 
