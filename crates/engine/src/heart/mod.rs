@@ -15,6 +15,7 @@ mod callbacks;
 mod children;
 mod control;
 mod doer;
+mod done;
 mod gates;
 mod inbox;
 mod intake;
@@ -44,31 +45,28 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::batch::run::BatchEnd;
-use crate::batch::store::BatchView;
 use crate::callback::Claim;
 use crate::closings::Closings;
 use crate::context::{Ends, StopReason};
 use crate::directive::{Failure, Payloads};
 use crate::engine::{EngineConfig, Pinned};
 use crate::graph::CONTROL;
-use crate::graph::sight::Finding;
 use crate::hints::Hears;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::ran::Watch;
-use crate::signals::WaitOutcome;
 use crate::store::{
-    Answer, DispatchOutcome, DispatchWrite, Due, EndOutcome, EndWrite, FinishOutcome, Held,
-    NewChild, NewJob, RenewOutcome, Signs, Store, StoreError, Submitted, Wish, Worked,
+    Answer, DispatchWrite, EndWrite, Held, NewChild, NewJob, Store, StoreError, Submitted, Wish,
 };
 use crate::worker::Returned;
 use callbacks::{Refusing, Renewing};
 use doer::Doer;
+use done::Done;
 use phase::Phase;
 use pull::Pulls;
 use reconcile::Reconciling;
 use rest::Rest;
 use serving::Serving;
-use works::{Working, Works};
+use works::Works;
 
 pub(crate) use callbacks::Calling;
 pub(crate) use doer::Service;
@@ -188,41 +186,6 @@ enum Origin {
     Unpublished,
     /// A worker says something about it.
     Called(Box<Calling>),
-}
-
-/// A call that has ended, with what it was about.
-enum Done<W> {
-    Submitted(Vec<Submitting>, Answer<Vec<Result<Submitted, Refusal>>>),
-    Claimed(Claiming, Answer<Vec<Held>>),
-    Seen(Vec<Seeing>, Answer<sight::Found>),
-    Judged(Box<Seeing>, Finding),
-    Waited(Vec<Seeing>, Answer<Vec<WaitOutcome>>),
-    Dispatched(Vec<Dispatching>, Answer<Vec<DispatchOutcome>>),
-    LookedUp(Vec<u64>, Answer<Vec<(String, Held)>>),
-    Found(Vec<Calling>, Answer<Vec<Option<Held>>>),
-    Renewed(Vec<Renewing>, Answer<Vec<RenewOutcome>>),
-    Recorded(Vec<Refusing>, Answer<()>),
-    Released(Answer<()>),
-    Noted(Answer<()>),
-    Unpublished(Answer<Vec<Held>>),
-    Reconciled(Answer<Vec<Held>>),
-    Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
-    Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
-    Worked(Box<Working<W>>, Answer<Worked>),
-    Beaten(Answer<Signs>),
-    Pulsed(Answer<()>),
-    Cancelling(Answer<Vec<JobId>>),
-    TakenOver(Answer<Vec<Held>>),
-    Looked(Answer<Due>),
-    Entered(Answer<Option<Held>>),
-    EnteredAlone(Answer<Option<Held>>),
-    Admitted(gates::Round, Answer<usize>),
-    Learned(String, Answer<Option<String>>),
-    TookIn(Answer<usize>),
-    Seeded(Box<Seeing>, Answer<Result<NewJob, Refusal>>),
-    Told(Answer<Option<Held>>),
-    Tended(Answer<Vec<Held>>),
-    Measured(Box<Held>, Option<String>, Answer<Option<BatchView>>),
 }
 
 pub(crate) struct Heart<S: Store> {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use sprag_kernel::retry::Millis;
 use tokio::time::Instant;
 
-use super::{Done, gates};
 use crate::engine::EngineConfig;
 use crate::hints::Hears;
 
@@ -114,53 +113,6 @@ fn jittered(wait: Duration) -> Duration {
     let (_, random) = uuid::Uuid::now_v7().as_u64_pair();
     let percent = u32::try_from(90 + random % 21).expect("below 111");
     wait * percent / 100
-}
-
-impl<W> Done<W> {
-    /// Whether the call is a part of what goes on, rather than a look that found nothing.
-    pub(super) fn stirs(&self) -> bool {
-        match self {
-            Self::Looked(Ok(due)) => due.promoted > 0 || !due.held.is_empty(),
-            Self::Claimed(_, Ok(held)) | Self::Unpublished(Ok(held)) => !held.is_empty(),
-            Self::LookedUp(_, Ok(found)) => !found.is_empty(),
-            Self::Admitted(gates::Round::Page { is_empty, .. }, Ok(_)) => !is_empty,
-            Self::TookIn(Ok(count)) => *count > 0,
-            Self::Beaten(Ok(signs)) => !signs.silent.is_empty(),
-            Self::Noted(Ok(())) => false,
-            Self::Looked(Err(_))
-            | Self::Claimed(_, Err(_))
-            | Self::Unpublished(Err(_))
-            | Self::LookedUp(_, Err(_))
-            | Self::Admitted(gates::Round::Page { .. }, Err(_))
-            | Self::Admitted(gates::Round::Hinted, _)
-            | Self::TookIn(Err(_))
-            | Self::Beaten(Err(_))
-            | Self::Noted(Err(_))
-            | Self::Submitted(..)
-            | Self::Seen(..)
-            | Self::Judged(..)
-            | Self::Waited(..)
-            | Self::Dispatched(..)
-            | Self::Found(..)
-            | Self::Renewed(..)
-            | Self::Recorded(..)
-            | Self::Released(_)
-            | Self::Reconciled(_)
-            | Self::Ended(..)
-            | Self::Finished(..)
-            | Self::Worked(..)
-            | Self::Pulsed(_)
-            | Self::Cancelling(_)
-            | Self::TakenOver(_)
-            | Self::Entered(_)
-            | Self::Seeded(..)
-            | Self::Told(_)
-            | Self::Tended(_)
-            | Self::Measured(..)
-            | Self::EnteredAlone(_)
-            | Self::Learned(..) => true,
-        }
-    }
 }
 
 #[cfg(test)]
