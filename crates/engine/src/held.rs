@@ -32,7 +32,7 @@ pub struct Held {
     /// Why some of the facts cannot be read, if so; they are empty then. Such a job is not run: it ends.
     pub damage: Option<String>,
     /// Whether it was given out without being entered once more: a claim found Leg1 at the ceiling of its entries, or
-    /// a takeover a message that has to wait for its turn to run alone.
+    /// a takeover a message whose delivery will run alone, and is entered when its turn comes.
     pub is_unentered: bool,
 }
 

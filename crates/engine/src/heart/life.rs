@@ -251,7 +251,7 @@ impl<S: Store> Heart<S> {
 
     /// Goes on with what a dead engine held: a message is finished, an attempt is lost.
     pub(super) fn adopt(&mut self, held: Held) {
-        if held.attempt.ending.is_some() && held.attempt.runs_alone() {
+        if held.attempt.ending.is_some() && (held.is_unentered || held.attempt.runs_alone()) {
             self.lone.push(held);
             return;
         }

@@ -97,8 +97,8 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// Counts the delivery of a message whose turn has come. Not before: a takeover counts no further than to the
-    /// first turn, or engines that die one after the other would wear out messages that they never got to.
+    /// Counts the delivery of a message whose turn has come. Not before, with the takeover, or engines that die one
+    /// after the other would wear out messages that they never got to.
     fn enter_alone(&mut self, held: &Held) {
         self.lone.turn = Some(Turn::Enters);
         let (store, engine, key) = (self.store.clone(), self.engine, held.key);

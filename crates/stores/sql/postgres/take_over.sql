@@ -1,7 +1,7 @@
 -- A slice of what a dead engine held. An activation that was entered and not dispatched goes back to the queue; its
 -- next claim enters it again. A directive that was not published is anybody's to publish. The rest passes to the
--- heir; a message is delivered again, which is one more entry of Leg2, up to the one that makes it run alone ($6):
--- from there on it is entered when its turn comes. Rows are found by their owner and locked in the order of their
+-- heir; a message is delivered again, which is one more entry of Leg2; one that would be the
+-- first to run alone ($6) is entered when its turn comes. Rows are found by their owner and locked in the order of their
 -- keys, their jobs by `of_job` as in claim.sql.
 WITH mine AS MATERIALIZED (
     SELECT job_id, step_index, branch, turn, attempt_no FROM sprag.attempt
@@ -10,7 +10,7 @@ WITH mine AS MATERIALIZED (
     SELECT a.job_id, a.step_index, a.branch, a.turn, a.attempt_no, a.job_id AS of_job,
         a.lease_id IS NULL AND a.ending IS NULL AS free,
         coalesce(a.outbox = 0 AND a.ending IS NULL, false) AS unsent, a.ending IS NOT NULL AS message,
-        coalesce(a.ending IS NOT NULL AND a.ledger % 100000000 - a.guid % 100000000 + 1 < $6::bigint
+        coalesce(a.ending IS NOT NULL AND a.ledger % 100000000 - a.guid % 100000000 + 2 < $6::bigint
             AND a.ledger % 100000000 < 99999999, false) AS entered
     FROM mine m JOIN sprag.attempt a ON a.job_id = m.job_id AND a.step_index = m.step_index
         AND a.branch = m.branch AND a.turn = m.turn AND a.attempt_no = m.attempt_no

@@ -1,7 +1,7 @@
 -- One attempt that a dead engine held. An activation that was entered and not dispatched (?9) goes back to the queue;
 -- its next claim enters it again. A directive that was not published (?10) is anybody's to publish. The rest passes
--- to the heir; a message is delivered again, which is one more entry of Leg2 (?11), up to the one that makes it run
--- alone: from there on it is entered when its turn comes.
+-- to the heir; a message is delivered again, which is one more entry of Leg2 (?11); one that would run
+-- alone is entered when its turn comes.
 UPDATE attempt SET version = version + 1, owner = iif(?9 OR ?10, NULL, ?6), timer_at = iif(?10, ?7, timer_at),
     ready_at = iif(?9, ?7 - priority * ?8, ready_at), updated_at = iif(?9 OR ?10, ?7, updated_at),
     ledger = ledger + ?11

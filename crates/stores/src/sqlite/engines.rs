@@ -84,7 +84,7 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
     let found = tx.all(
         "SELECT job_id, step_index, branch, turn, attempt_no, lease_id IS NULL AND ending IS NULL,
              coalesce(outbox = 0 AND ending IS NULL, 0), ending IS NOT NULL,
-             coalesce(ending IS NOT NULL AND ledger % 100000000 - guid % 100000000 + 1 < ?3
+             coalesce(ending IS NOT NULL AND ledger % 100000000 - guid % 100000000 + 2 < ?3
                  AND ledger % 100000000 < 99999999, 0)
          FROM attempt WHERE owner = ?1
          ORDER BY job_id, step_index, branch, turn, attempt_no LIMIT ?2",
