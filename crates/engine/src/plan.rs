@@ -490,8 +490,7 @@ pub fn deliver_alone(held: &Held, key: &AttemptKey, policy: &RetryPolicy) -> Ent
         return (None, None);
     }
     let mut after = held.clone();
-    // A full counter counts no further.
-    after.attempt.ledger = after.attempt.ledger.enter_leg2().unwrap_or(after.attempt.ledger);
+    after.attempt.ledger = leg2::enter_again(&after.attempt);
     if after.attempt.is_worn_out(policy) {
         return wear_out(&after, key);
     }

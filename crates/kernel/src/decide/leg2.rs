@@ -4,7 +4,7 @@
 //! The GUID is looked at before the job, so a message that closed the job and died before its
 //! completion tasks still runs them, although the job is closed.
 
-use super::rows::{AttemptRow, Ending, EndingKind, JobRow, Terms};
+use super::rows::{AttemptRow, Ending, EndingKind, JobRow, LONE_DELIVERY, Terms};
 use crate::error::{Code, Refusal};
 use crate::keys::Hash;
 use crate::ledger::{ActivityLedger, GuidLedger, Settled};
@@ -46,6 +46,13 @@ pub fn enter(
 /// A redelivery of the message: counted on the attempt, never on the GUID.
 pub fn enter_again(attempt: &AttemptRow) -> ActivityLedger {
     attempt.ledger.enter_leg2().unwrap_or(attempt.ledger)
+}
+
+/// The message passes to another engine: a redelivery, unless it is one that runs alone. That is entered when its
+/// turn comes.
+pub fn enter_with_takeover(attempt: &AttemptRow) -> Option<ActivityLedger> {
+    let runs_alone = attempt.message_deliveries()? + 1 >= u64::from(LONE_DELIVERY);
+    (!runs_alone).then(|| enter_again(attempt))
 }
 
 /// What a message does in Steps 1, 2 and 3. What it did before is absent.

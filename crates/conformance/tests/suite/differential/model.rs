@@ -178,11 +178,11 @@ impl Model {
         enter_leg1(self.attempt(key));
     }
 
-    /// A message that passes to an heir is delivered again.
+    /// A message that passes to an heir is delivered again, if not alone.
     pub fn taken_over(&mut self, key: &AttemptKey) {
         let attempt = self.attempt(key);
-        if attempt.ending.is_some() {
-            attempt.ledger = leg2::enter_again(attempt);
+        if let Some(ledger) = leg2::enter_with_takeover(attempt) {
+            attempt.ledger = ledger;
         }
     }
 
