@@ -15,6 +15,7 @@ use sprag_kernel::{Code, Refusal};
 
 use crate::context::MAX_PROGRESS_BYTES;
 use crate::directive::Failure;
+use crate::held::Held;
 use crate::ids::JobId;
 use crate::limits::{MAX_CODE_BYTES, MAX_MESSAGE_BYTES, check_json, storable};
 use crate::names::check_name;
@@ -114,6 +115,19 @@ pub struct Fence {
     /// If given, a job of another tenant is not found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
+}
+
+impl Fence {
+    /// The attempt that was found at its place, if it is one that the caller may know of.
+    pub(crate) fn expect_known(&self, found: Option<Held>) -> Result<Held, Refusal> {
+        let is_own =
+            |held: &Held| self.tenant_id.as_ref().is_none_or(|own| *own == held.facts.tenant_id);
+        found.filter(is_own).ok_or_else(|| {
+            Refusal::new(Code::StepUnknown)
+                .with("job_id", self.job_id.to_string())
+                .with("step_id", self.step_id.clone())
+        })
+    }
 }
 
 /// The answer to a heartbeat.

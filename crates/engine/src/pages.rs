@@ -58,14 +58,8 @@ impl<S: Store> Engine<S> {
         input: &str,
         offset: usize,
     ) -> Result<Page, Refusal> {
-        let found = self.store().find(vec![StepPlace::from(fence)]).await?.into_iter().flatten();
-        let is_own =
-            |held: &Held| fence.tenant_id.as_ref().is_none_or(|own| *own == held.facts.tenant_id);
-        let held = found.into_iter().find(is_own).ok_or_else(|| {
-            Refusal::new(Code::StepUnknown)
-                .with("job_id", fence.job_id.to_string())
-                .with("step_id", fence.step_id.clone())
-        })?;
+        let found = self.store().find(vec![StepPlace::from(fence)]).await?;
+        let held = fence.expect_known(found.into_iter().flatten().next())?;
         let Fence { attempt_no, lease_id, .. } = *fence;
         held.attempt.expect_fence(KernelFence { attempt_no, lease_id })?;
         let text = self.input_text(&held, input).await?;

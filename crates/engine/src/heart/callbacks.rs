@@ -110,16 +110,9 @@ impl<S: Store> Heart<S> {
         };
         self.finds.done();
         for (calling, held) in group.into_iter().zip(found) {
-            let is_own = |held: &Held| {
-                calling.fence.tenant_id.as_ref().is_none_or(|own| *own == held.facts.tenant_id)
-            };
-            if let Some(held) = held.filter(is_own) {
-                self.admit(Origin::Called(Box::new(calling)), held);
-            } else {
-                let unknown = Refusal::new(Code::StepUnknown)
-                    .with("job_id", calling.fence.job_id.to_string())
-                    .with("step_id", calling.fence.step_id.clone());
-                calling.answer(Err(unknown));
+            match calling.fence.expect_known(held) {
+                Ok(held) => self.admit(Origin::Called(Box::new(calling)), held),
+                Err(unknown) => calling.answer(Err(unknown)),
             }
         }
         Ok(())
