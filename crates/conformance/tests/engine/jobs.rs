@@ -1,7 +1,7 @@
 //! Jobs that go well, fail, are retried and cancelled.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprag_engine::directive::Failure;
@@ -45,6 +45,40 @@ async fn j23_a_three_step_job_succeeds_and_each_step_sees_what_came_before() {
     assert_eq!(output["saw"]["a"]["n"], 7);
     assert_eq!(output["saw"]["b"]["step"], "b");
     assert_clean(engine.store()).await;
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_that_has_begun_goes_on_before_another_begins() {
+    const SLOTS: usize = 4;
+    let world = World::new();
+    // Jobs between the end of their first step and the beginning of their last one, and the most there were.
+    let seen = Arc::new(Mutex::new((0, 0)));
+    let noted = seen.clone();
+    let note = Handler::new(move |_: serde_json::Value, directive, _| {
+        let mut seen = noted.lock().unwrap();
+        match directive.step_id.as_str() {
+            "a" => seen.0 += 1,
+            "c" => seen.0 -= 1,
+            _ => {}
+        }
+        seen.1 = seen.0.max(seen.1);
+        async { Ok(1) }
+    });
+    let mut protocol = protocol(&["a", "b", "c"]);
+    protocol.steps.iter_mut().for_each(|step| step.service = "work".to_owned());
+    let engine =
+        world.builder().protocol(protocol).service("work", SLOTS, note).start().await.unwrap();
+    let mut jobs = Vec::new();
+    for n in 0..300 {
+        jobs.push(engine.submit(&envelope(n)).await.unwrap().job_id);
+    }
+    for job_id in jobs {
+        closed(&engine, job_id).await;
+    }
+    let (left, most) = *seen.lock().unwrap();
+    assert_eq!(left, 0, "every job has run its last step");
+    assert!(most <= SLOTS, "{most} jobs were under way in {SLOTS} slots");
     engine.shutdown(GRACE).await.unwrap();
 }
 

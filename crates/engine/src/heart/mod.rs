@@ -16,6 +16,7 @@ mod children;
 mod control;
 mod doer;
 mod done;
+mod finish;
 mod gates;
 mod inbox;
 mod intake;
@@ -162,6 +163,7 @@ struct Ending {
 struct Finishing {
     held: Held,
     output: Option<String>,
+    /// Whether a slot is reserved for the next step.
     enter_next: bool,
     repeats: bool,
 }
