@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts,
+    Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod, Runtime, Timeouts,
 };
 use sprag_engine::store::{Answer, StoreError};
 use tokio_postgres::{Client, Transaction};
@@ -99,6 +99,8 @@ fn pool(options: &PostgresOptions, size: usize, settings: &str) -> Answer<Pool> 
     });
     Pool::builder(Manager::from_config(config, tls, recycling))
         .max_size(size)
+        // The connection that was used last has its plans and its caches warm; the others come in when it is busy.
+        .queue_mode(QueueMode::Lifo)
         .runtime(Runtime::Tokio1)
         .timeouts(Timeouts { wait: Some(WAIT), create: Some(WAIT), recycle: Some(WAIT) })
         .post_create(configure)
