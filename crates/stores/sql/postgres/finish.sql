@@ -1,18 +1,16 @@
--- Steps 1 to 3 of a slice of messages, in one statement. Attempts are locked first, in the order of their
--- keys and with the guard inside (the version, and digit 6 of the GUID unset), then their jobs in the same
--- order. By the job's state under that lock each message takes one of the two plans that were handed in:
--- p = 1 for a job that goes on, 2 for one that is being cancelled; and of that plan the part for a message
--- that leaves the job open, c = 1, or closes it, c = 2. Several messages of one job are settled in one
--- update of it, each with its own running value of the semaphore. Nothing here chooses a state or a digit:
--- arrays with two values per message are read at k, those with four at q.
+-- Steps 1 to 3 of a slice of messages of sequences, in one statement; no two are of the same job. Attempts are
+-- locked first, in the order of their keys and with the guard inside (the version, and digit 6 of the GUID unset),
+-- then their jobs in the same order. By the job's state under that lock each message takes one of the two plans that
+-- were handed in, at k: that for a job that goes on, or that for one that is being cancelled; and of that plan, at q,
+-- the part for a message that leaves the job open or for one that closes it. Nothing here chooses a state or a digit.
+-- Whatever finds a row finds it by columns of `plan`, also where they are constant: a planner that knows a constant
+-- may go through the index by less than the whole key.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
 ), message AS MATERIALIZED (
     SELECT alive.now, i.n::integer AS n, a.job_id, a.step_index, a.branch, a.turn, a.attempt_no,
-        a.priority, a.step_id, a.step_type, a.service, a.gate, a.gate_max, a.gate_gap, a.error_code,
-        a.error_message,
-        i.open_changes, i.cancelling_changes
+        a.error_code, a.error_message, i.open_changes, i.cancelling_changes
     FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
         $8::bigint[], $19::text[], $20::text[]) WITH ORDINALITY
         AS i (job_id, step_index, branch, turn, attempt_no, version, open_changes,
@@ -22,28 +20,25 @@ WITH alive AS MATERIALIZED (
     WHERE i.step_index >= 0 AND i.attempt_no > 0 AND i.turn >= 0
         AND a.version = i.version AND a.guid / 1000000000 % 10 = 0
     ORDER BY i.n FOR UPDATE OF a
-), held AS MATERIALIZED (
-    SELECT m.*, j.semaphore, j.version AS job_version, j.events, j.state AS job_state, j.tenant_id,
-        substr(j.dedup_key, 1, 2) <> 'c:' AS takes_slot,
-        CASE WHEN j.state = $9::smallint THEN 2 ELSE 1 END AS p
+), held AS (
+    SELECT m.*, j.semaphore, j.version + 1 AS job_version, j.events + 1 AS event, j.state AS job_state,
+        j.state = $9::smallint AS cancelling
     FROM message m JOIN sprag.job j ON j.job_id = m.job_id
     WHERE j.semaphore > 0 ORDER BY m.n FOR NO KEY UPDATE OF j
 ), chosen AS (
-    SELECT h.*, 2 * (h.n - 1) + h.p AS k, ($10::smallint[])[2 * (h.n - 1) + h.p] AS follows FROM held h
-), running AS (
-    SELECT h.*, h.semaphore + sum(least(h.follows, 1) - 1) OVER so_far AS after,
-        sum(CASE WHEN h.follows = 1 THEN 1 ELSE 0 END) OVER so_far AS advance,
-        count(*) OVER so_far AS ordinal, count(*) OVER (PARTITION BY h.job_id) AS of_job
-    FROM chosen h WINDOW so_far AS (PARTITION BY h.job_id ORDER BY h.n)
+    SELECT h.*, 2 * h.n - CASE WHEN h.cancelling THEN 0 ELSE 1 END AS k FROM held h
+), settled AS (
+    SELECT c.*, ($10::smallint[])[c.k] AS follows, least(($10::smallint[])[c.k], 1) AS children FROM chosen c
 ), plan AS MATERIALIZED (
     -- While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
-    SELECT r.*, ($14::boolean[])[r.n] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter, r.ordinal = r.of_job AS is_last, r.step_index + 1 AS next_step,
-        r.attempt_no + 1 AS next_attempt_no, 1 AS first_attempt_no,
-        4 * (r.n - 1) + 2 * (r.p - 1) + CASE WHEN r.after = 0 THEN 2 ELSE 1 END AS q
-    FROM running r
+    SELECT s.*, s.semaphore + s.children - 1 AS after, s.semaphore + s.children = 1 AS closes,
+        2 * s.k - CASE WHEN s.semaphore + s.children = 1 THEN 0 ELSE 1 END AS q,
+        ($14::boolean[])[s.n] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter,
+        s.step_index + 1 AS next_step, s.attempt_no + 1 AS next_attempt_no, 1 AS first_attempt_no
+    FROM settled s
 ), attempts AS (
     UPDATE sprag.attempt a SET state = ($11::smallint[])[p.k], version = a.version + 1,
-        ledger = ($12::bigint[])[p.q], guid = ($13::bigint[])[p.q], children = least(p.follows, 1),
+        ledger = ($12::bigint[])[p.q], guid = ($13::bigint[])[p.q], children = p.children,
         owner = NULL, admitted_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE a.job_id = p.job_id AND a.step_index = p.step_index AND a.branch = p.branch
@@ -61,41 +56,44 @@ WITH alive AS MATERIALIZED (
         losses, excused, timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max,
         gate_gap)
     SELECT p.job_id, p.step_index, p.branch, p.turn, p.next_attempt_no, ($11::smallint[])[p.k], 1, 0,
-        ($16::integer[])[p.k], ($23::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, p.priority, p.step_id,
-        p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
-    FROM plan p WHERE p.follows = 2
+        ($16::integer[])[p.k], ($23::integer[])[p.k], p.now + ($17::bigint[])[p.k], p.now, p.now, a.priority,
+        a.step_id, a.step_type, a.service, a.gate, a.gate_max, a.gate_gap
+    FROM plan p JOIN sprag.attempt a ON a.job_id = p.job_id AND a.step_index = p.step_index
+        AND a.branch = p.branch AND a.turn = p.turn AND a.attempt_no = p.attempt_no
+    WHERE p.follows = 2
 ), waiting AS (
     UPDATE sprag.attempt a SET state = ($21::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
         timer_at = NULL, admitted_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
-    WHERE p.p = 2 AND p.is_last AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
+    WHERE p.cancelling AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
 ), jobs AS (
     UPDATE sprag.job j SET semaphore = p.after,
-        state = CASE WHEN p.after = 0 THEN ($18::smallint[])[p.k] ELSE j.state END,
-        version = j.version + p.ordinal, events = j.events + p.ordinal,
-        current_step = j.current_step + p.advance, updated_at = p.now,
-        completed_at = CASE WHEN p.after = 0 THEN p.now END,
-        error_code = CASE WHEN p.after = 0 THEN p.error_code END,
-        error_message = CASE WHEN p.after = 0 THEN p.error_message END
-    FROM plan p WHERE p.is_last AND j.job_id = p.job_id
+        state = CASE WHEN p.closes THEN ($18::smallint[])[p.k] ELSE j.state END,
+        version = p.job_version, events = p.event,
+        current_step = j.current_step + CASE WHEN p.follows = 1 THEN 1 ELSE 0 END, updated_at = p.now,
+        completed_at = CASE WHEN p.closes THEN p.now END,
+        error_code = CASE WHEN p.closes THEN p.error_code END,
+        error_message = CASE WHEN p.closes THEN p.error_message END
+    FROM plan p WHERE j.job_id = p.job_id
 ), released AS (
     UPDATE sprag.tenant t SET open_jobs = t.open_jobs - c.closed
-    FROM (SELECT p.tenant_id, count(*)::integer AS closed FROM plan p
-        WHERE p.after = 0 AND p.takes_slot GROUP BY p.tenant_id) AS c
+    FROM (SELECT j.tenant_id, count(*)::integer AS closed
+        FROM plan p JOIN sprag.job j ON j.job_id = p.job_id
+        WHERE EXISTS (SELECT 1 FROM sprag.tenant) AND p.closes AND substr(j.dedup_key, 1, 2) <> 'c:'
+        GROUP BY j.tenant_id) AS c
     WHERE t.tenant_id = c.tenant_id
 ), completions AS (
     INSERT INTO sprag.completion (job_id, task, due_at, created_at)
     SELECT p.job_id, t.task, p.now, p.now
     FROM plan p, LATERAL unnest(string_to_array(($22::text[])[p.n], E'\n')) AS t (task)
-    WHERE p.after = 0 AND ($22::text[])[p.n] IS NOT NULL
+    WHERE p.closes AND ($22::text[])[p.n] IS NOT NULL
 ), told AS (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
-    SELECT p.job_id, p.events + p.ordinal, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
-        CASE p.p WHEN 1 THEN p.open_changes ELSE p.cancelling_changes END
-        || CASE WHEN p.after <> 0 THEN ''
-            ELSE 'J' || p.job_state || '>' || ($18::smallint[])[p.k] || ' ' END
+    SELECT p.job_id, p.event, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
+        CASE WHEN p.cancelling THEN p.cancelling_changes ELSE p.open_changes END
+        || CASE WHEN p.closes THEN 'J' || p.job_state || '>' || ($18::smallint[])[p.k] || ' ' ELSE '' END
     FROM plan p
 )
-SELECT n, CASE WHEN after = 0 THEN ($18::smallint[])[k] ELSE job_state END AS state, job_version + ordinal AS version,
+SELECT n, CASE WHEN closes THEN ($18::smallint[])[k] ELSE job_state END AS state, job_version,
     follows = 1 AND enter AS entered
 FROM plan

@@ -425,8 +425,9 @@ END $$;
 CREATE FUNCTION sprag.expect_not_retired(tenant_ids text[], dedup_keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM unnest(tenant_ids, dedup_keys) AS i (tenant_id, dedup_key)
-        JOIN sprag.retired r ON r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key)
+    IF EXISTS (SELECT 1 FROM sprag.retired)
+        AND EXISTS (SELECT 1 FROM unnest(tenant_ids, dedup_keys) AS i (tenant_id, dedup_key)
+            JOIN sprag.retired r ON r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key)
     THEN
         RAISE EXCEPTION 'a job was retired since the snapshot' USING ERRCODE = 'serialization_failure';
     END IF;

@@ -22,10 +22,12 @@ WITH alive AS MATERIALIZED (
         $22::text[], $36::integer[], $37::smallint[]) AS i (job_id, steps, tenant_id, request_type, protocol_id, dedup_key,
         idempotency_key, idempotency_hash, mode, doc_id, lane, routing_key, priority, correlation_id,
         traceparent, rerun_of, schema_version, input_ref, output_ref, payload, initial, is_graph)
-    WHERE ($35::boolean OR (SELECT 1 FROM sprag.tenant t WHERE t.tenant_id = i.tenant_id) IS NULL
+    -- Tables that are empty are looked at once, not for every job.
+    WHERE ($35::boolean OR NOT EXISTS (SELECT 1 FROM sprag.tenant)
+            OR (SELECT 1 FROM sprag.tenant t WHERE t.tenant_id = i.tenant_id) IS NULL
             OR substr(i.dedup_key, 1, 2) = 'c:')
-        AND (SELECT 1 FROM sprag.retired r
-            WHERE r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key) IS NULL
+        AND (NOT EXISTS (SELECT 1 FROM sprag.retired) OR (SELECT 1 FROM sprag.retired r
+            WHERE r.tenant_id = i.tenant_id AND r.dedup_key = i.dedup_key) IS NULL)
     ON CONFLICT (tenant_id, dedup_key) DO NOTHING
     RETURNING job_id, priority, created_at AS now, tenant_id, dedup_key
 ), numbered AS MATERIALIZED (

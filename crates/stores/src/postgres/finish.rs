@@ -1,6 +1,8 @@
 //! Steps 1 to 3 of a slice of messages, in one statement. Both plans of each message go in; the statement
 //! takes one by the job's state under its lock.
 
+use std::collections::HashSet;
+
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, FollowWrite};
 use sprag_kernel::JobState;
@@ -31,9 +33,14 @@ pub(super) async fn finish(
     let (graphs, slice): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|(_, write)| write.graph.is_some());
     let mut is_any_done = graph::finish(pools, engine, graphs, &mut outcomes).await?;
-    if !slice.is_empty() {
-        let runner = Runner::Alone(pools);
-        is_any_done |= finish_slice(runner, engine, &slice, &mut outcomes).await?;
+    let mut left = slice;
+    while !left.is_empty() {
+        // A sequence has one message at a time. Should there be two of a job, the second finds what the first has done.
+        let mut jobs = HashSet::with_capacity(left.len());
+        let (now, later): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(_, write)| jobs.insert(write.key.job_id));
+        is_any_done |= finish_slice(Runner::Alone(pools), engine, &now, &mut outcomes).await?;
+        left = later;
     }
     for (place, write) in tellers {
         let Some(tells) = &write.tells else { unreachable!("these tell somebody") };
@@ -64,7 +71,7 @@ fn leaves_work(write: &FinishWrite, outcome: FinishOutcome) -> bool {
     }
 }
 
-/// The messages of sequences.
+/// The messages of sequences, each of another job.
 pub(super) async fn finish_slice(
     runner: Runner<'_>,
     engine: EngineNo,
