@@ -19,7 +19,7 @@ use super::children;
 use super::engines::expect_alive;
 use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
-use super::upkeep::{is_any_paused, is_paused};
+use super::upkeep::{is_any_limited, is_any_paused, is_paused};
 use super::writer::Tx;
 use crate::repeat::{self, AttemptNow};
 use crate::{AGEING_MS, SHARED_BYTES};
@@ -463,8 +463,9 @@ fn insert_finish_op(
         plan.changes.clone()
     };
     let cancels = plan.waiting_to.map(State::code);
-    let sql = if follows == 2 {
-        include_str!("../../sql/sqlite/finish_and_retry.sql")
+    let closes_more = closes && (!write.tasks.is_empty() || is_any_limited(tx)?);
+    let sql = if follows == 2 || cancels.is_some() || closes_more {
+        include_str!("../../sql/sqlite/finish_more.sql")
     } else {
         include_str!("../../sql/sqlite/finish.sql")
     };

@@ -26,6 +26,11 @@ pub(super) fn is_any_paused(tx: &Tx<'_>) -> Answer<bool> {
     Ok(tx.find("SELECT 1 FROM service LIMIT 1", [], |_| Ok(()))?.is_some())
 }
 
+/// Whether any tenant may have so many open jobs only.
+pub(super) fn is_any_limited(tx: &Tx<'_>) -> Answer<bool> {
+    Ok(tx.find("SELECT 1 FROM tenant LIMIT 1", [], |_| Ok(()))?.is_some())
+}
+
 pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
     let sql = "SELECT 1 FROM service WHERE service = ?1";
     Ok(tx.find(sql, [service], |_| Ok(()))?.is_some())
