@@ -17,6 +17,10 @@ use sprag_kernel::JobState;
 use sprag_lanes::{Batch, Config, Context, Entry, Items, Lanes, Outcome, Verdict};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const THREADS: usize = 2;
 /// What an item takes on one thread.
 const WORK: Duration = Duration::from_micros(10);

@@ -16,6 +16,10 @@ use sprag_kernel::{JobState, State};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const SIZES: [usize; 3] = [1_000, 10_000, 30_000];
 /// Cost may grow by so much from the first size to the second, which is ten times as large.
 const MOST: f64 = 12.0;

@@ -13,6 +13,10 @@ use sprag_kernel::keys::{Hash, Mode, route};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Claims of which the median counts.
 const CLAIMS: usize = 200;
 /// Jobs of one submit.

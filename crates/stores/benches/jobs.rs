@@ -19,6 +19,10 @@ use ceiling::Ceiling;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Rounds of which the best counts: other work on the machine only ever makes a round slower.
 const ROUNDS: usize = 3;
 /// Commits that a lone job of one step waits for, one after the other.
