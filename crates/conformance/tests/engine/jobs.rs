@@ -52,7 +52,7 @@ async fn j23_a_three_step_job_succeeds_and_each_step_sees_what_came_before() {
 async fn a_job_that_has_begun_goes_on_before_another_begins() {
     const SLOTS: usize = 4;
     let world = World::new();
-    // Jobs between the end of their first step and the beginning of their last one, and the most there were.
+    // Jobs that have begun their first step and not yet their last one, and the most there were.
     let seen = Arc::new(Mutex::new((0, 0)));
     let noted = seen.clone();
     let note = Handler::new(move |_: serde_json::Value, directive, _| {
