@@ -70,7 +70,7 @@ pub(crate) fn run(folder: &Path) {
     let role = std::env::var("SPRAG_ROLE").unwrap();
     runtime.block_on(async {
         match std::env::var("SPRAG_PG") {
-            Ok(url) => play(postgres(&url).await, folder, &role).await,
+            Ok(url) => play(postgres(&url, &role).await, folder, &role).await,
             Err(_) => play(sqlite(folder), folder, &role).await,
         }
     });
@@ -87,9 +87,15 @@ async fn play<S: Effects>(store: S, folder: &Path, role: &str) {
     }
 }
 
-async fn postgres(url: &str) -> PostgresStore {
+async fn postgres(url: &str, role: &str) -> PostgresStore {
     effects::prepare_postgres(url).await;
-    PostgresStore::open(&PostgresOptions::new(url)).await.unwrap()
+    let mut options = PostgresOptions::new(url);
+    if role == SCRIPT {
+        // Each connection plans every statement for itself, which in a life this short is most of what it does.
+        (options.engine_connections, options.plain_connections) = (3, 2);
+        options.work_connections = 2;
+    }
+    PostgresStore::open(&options).await.unwrap()
 }
 
 fn sqlite(folder: &Path) -> SqliteStore {
@@ -105,10 +111,13 @@ fn gone(error: &StoreError) -> ! {
 }
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
-pub(crate) const JOBS: usize = 12;
+pub(crate) const JOBS: usize = 9;
 
-/// The first of those that are graphs.
-const GRAPHS: usize = 9;
+/// How often its engine looks.
+const POLL: Duration = Duration::from_millis(8);
+
+/// The first of those that are graphs: one whose steps fail once, and one that is cancelled.
+const GRAPHS: usize = 7;
 
 /// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle and another
 /// fan-out, a step that is skipped, one over the bus, a join with a rate, a cycle over a fan-out, a sleep, a wait whose
@@ -168,18 +177,18 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
             }
             // Long enough for some that the engine looks after them while they run.
             context.heartbeat(n)?;
-            tokio::time::sleep(Duration::from_millis(1 + n)).await;
+            tokio::time::sleep(if n % 3 == 0 { 3 * POLL } else { POLL / 8 }).await;
             Ok((directive.attempt_no, S::effect(directive.effect_key)))
         });
     // Nobody else is alive, so silence can be short.
     let config = EngineConfig {
-        poll: Duration::from_millis(2),
-        beat: Duration::from_millis(20),
-        takeover: Duration::from_millis(40),
+        poll: POLL,
+        beat: Duration::from_millis(50),
+        takeover: Duration::from_millis(100),
         // Nothing is that old but what `old.rs` says is.
         retention: Some(LIMIT),
         dedup_retention: Some(LIMIT),
-        sweep: Duration::from_millis(10),
+        sweep: Duration::from_millis(50),
         exec: Some(2),
         hook_backoff: vec![Duration::from_millis(1)],
         ..EngineConfig::default()
@@ -223,7 +232,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
             || has_tick(store).await
             || old::is_any_left(store, folder).await
         {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(POLL).await;
         }
     };
     if tokio::time::timeout(LIMIT, all_closed).await.is_err() {
