@@ -1,5 +1,5 @@
 //! Steps 1 to 3 of a slice of messages, in one statement. Both plans of each message go in; the statement
-//! takes one by the job's state under its lock.
+//! takes one by the job's state, to which it holds the job.
 
 use std::collections::HashSet;
 
