@@ -16,7 +16,7 @@ use crate::batch::Chunk;
 use crate::claim::{Claim, Desk, Held};
 use crate::commit::panic_text;
 use crate::config::Config;
-use crate::input::{Input, Next, Read, Reader};
+use crate::input::{Input, Next, Read, Reader, read_many};
 use crate::ledger::Ledger;
 use crate::outcome::{Envelope, Payload, Verdict};
 use crate::pressure::{Pressure, Readings, Throttle};
@@ -356,7 +356,17 @@ impl<S: Source, P: Payload> Dispatch<S, P> {
         let Input::AtHand(source) = &mut self.input else { return self.draw() };
         let (room, mut alike, mut other) = (self.windows.room_for(entry), 0, None);
         let mut ended = false;
-        while items.len() < size {
+        // Where it is known that all are alike none is looked at, up to the end of the window.
+        let fits = usize::try_from(room).unwrap_or(usize::MAX).min(size - items.len());
+        let most = if source.common_entry() == Some(entry) { fits } else { 0 };
+        if most > 0 {
+            let (came, said) = read_many(source, most, items);
+            alike = came as u64;
+            self.next_seq += alike;
+            said.map_err(|why| source_refusal(self.next_seq, why))?;
+            ended = came < most;
+        }
+        while !ended && items.len() < size {
             let next = source.next().map_err(|why| source_refusal(self.next_seq, why))?;
             let Some(item) = next else {
                 ended = true;

@@ -6,9 +6,11 @@
 //! for the one behind it. There is one worker more than lanes, so that a silent stream costs none.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sprag_kernel::planner::{Entry, Planner};
 
+use crate::commit::panic_text;
 use crate::source::Source;
 use crate::sync::{Arc, Mutex, lock};
 use crate::trail::{Fingerprint, fingerprint};
@@ -24,6 +26,26 @@ impl<T> Read<T> {
     pub(crate) fn of(source: &impl Source<Item = T>, item: T) -> Self {
         let (entry, content) = (source.entry(&item), source.content(&item).map(fingerprint));
         Self { item, entry, content }
+    }
+}
+
+/// Appends up to `most` items in one go. How many came is known even if the source then failed, or
+/// panicked: the item that it failed at is the one behind them.
+pub(crate) fn read_many<S: Source>(
+    source: &mut S,
+    most: usize,
+    items: &mut Vec<S::Item>,
+) -> (usize, Result<(), String>) {
+    let before = items.len();
+    let said = catch_unwind(AssertUnwindSafe(|| source.next_many(most, items)));
+    let said = said.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+    match items.len().checked_sub(before) {
+        Some(came) if came <= most => (came, said),
+        // The window may have no room for what is too much, and the claim's own items may be gone.
+        Some(_) | None => {
+            let now = items.len();
+            (0, Err(format!("asked for {most} items, next_many made {before} into {now}")))
+        }
     }
 }
 

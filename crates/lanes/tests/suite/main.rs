@@ -11,6 +11,7 @@ mod pressure_cases;
 mod resume_cases;
 mod seq_cases;
 mod smoke;
+mod source_cases;
 mod stage;
 mod store_cases;
 mod stream_cases;
