@@ -177,7 +177,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
             }
             // Long enough for some that the engine looks after them while they run.
             context.heartbeat(n)?;
-            tokio::time::sleep(if n % 3 == 0 { 3 * POLL } else { POLL / 8 }).await;
+            tokio::time::sleep(if n.is_multiple_of(3) { 3 * POLL } else { POLL / 8 }).await;
             Ok((directive.attempt_no, S::effect(directive.effect_key)))
         });
     // Nobody else is alive, so silence can be short.
