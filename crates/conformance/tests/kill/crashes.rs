@@ -134,7 +134,8 @@ fn scenarios(points: &[String]) -> Vec<Scenario> {
     let mut all = Vec::new();
     all.extend(points.iter().map(|point| vec![BEFORE.to_owned(), format!("{point}:1")]));
     let at = |point: &String, random: &mut Random| {
-        let most = if random.below(3) == 0 { 40 } else { 12 };
+        // Most are passed a few times in a life, some very often.
+        let most = if random.below(3) == 0 { 24 } else { 4 };
         format!("{point}:{}", 1 + random.below(most))
     };
     match std::env::var("SPRAG_PAIRS").as_deref() {
