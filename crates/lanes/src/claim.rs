@@ -49,9 +49,12 @@ impl<T, P> Claim<T, P> {
         self.first + place as u64
     }
 
+    /// Items and leases of these places, in order.
     #[inline]
-    pub(crate) fn item(&self, place: usize) -> &T {
-        &self.shelf[self.offset + place]
+    pub(crate) fn items(&self, places: Range<usize>) -> impl Iterator<Item = (&T, Lease)> {
+        let items = &self.shelf[self.offset + places.start..self.offset + places.end];
+        let lease = |generation: &u32| Lease { owner: self.owner, generation: *generation };
+        items.iter().zip(self.generations[places].iter().map(lease))
     }
 
     #[inline]

@@ -228,12 +228,11 @@ where
         places: Range<usize>,
         kept: &mut Sealed<P>,
     ) -> Result<(), (ErrorClass, String)> {
-        let attempts = claim.attempts;
+        let (seqs, attempts) = (claim.seq(places.start).., claim.attempts);
         let computed = catch_unwind(AssertUnwindSafe(|| {
-            for place in places {
-                let (seq, lease) = (claim.seq(place), claim.lease(place));
+            for ((item, lease), seq) in claim.items(places).zip(seqs) {
                 let context = Context { seq, attempts, lease, run: self };
-                match (self.compute)(claim.item(place), &context) {
+                match (self.compute)(item, &context) {
                     Outcome::Success(payload) => kept.seal_success(payload, attempts),
                     Outcome::Skip(reason) => {
                         kept.seal(Envelope::new(Verdict::Skip(reason), attempts));
