@@ -161,8 +161,6 @@ impl<P: Payload> Envelope<P> {
 pub(crate) fn mark(seq: u64, state: SeqState, digest: u64) -> u64 {
     // Two whole words: the state's three bits beside the seq, and the digest.
     let place = seq << 3 | u64::from(state.code());
-    let mut record = [0; 16];
-    record[..8].copy_from_slice(&place.to_le_bytes());
-    record[8..].copy_from_slice(&digest.to_le_bytes());
-    xxh3_64(&record)
+    let record = u128::from(place) | u128::from(digest) << 64;
+    xxh3_64(&record.to_le_bytes())
 }
