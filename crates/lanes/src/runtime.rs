@@ -27,7 +27,7 @@ use crate::observe::{Blocked, Observation, Why, WindowView};
 use crate::outcome::Payload;
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
+use crate::sync::{Arc, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, lock_soon, wait};
 use crate::tally::{Event, LedgerCounts, Retries, Tally, Timings};
 use crate::trail::Trail;
 use crate::windows::Planned;
@@ -136,7 +136,7 @@ impl<S: Source, P: Payload, K: Sink<P>, F> Shared<S, P, K, F> {
 
     /// The next claim for a worker; none when there is nothing more for it to do.
     pub(crate) fn take(&self, worker: usize, size: usize) -> Option<Arc<Claim<S::Item, P>>> {
-        let mut dispatch = lock(&self.dispatch);
+        let mut dispatch = lock_soon(&self.dispatch);
         loop {
             if dispatch.phase != Phase::Running || self.signal() != Signal::Go {
                 dispatch.live[worker] = None;

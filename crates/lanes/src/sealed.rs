@@ -55,9 +55,11 @@ impl<P: Payload> Sealed<P> {
     pub(crate) fn seal_success(&mut self, payload: P, attempts: u16) {
         match &mut self.body {
             Body::Results(results, all) if *all == attempts => {
-                self.bytes += payload.weight();
+                // Both are the caller's code: if one panics, nothing of this result is counted.
+                let (weight, digest) = (payload.weight(), payload.digest());
                 let seq = self.first + results.len() as u64;
-                let mark = mark(seq, SeqState::TerminalSuccess, payload.digest());
+                let mark = mark(seq, SeqState::TerminalSuccess, digest);
+                self.bytes += weight;
                 self.marks = self.marks.wrapping_add(mark);
                 results.push(payload);
             }
@@ -231,5 +233,33 @@ impl<P> Iterator for Given<'_, P> {
             }
             Self::Mixed(envelopes) => envelopes.next(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    struct NoDigest;
+
+    impl Payload for NoDigest {
+        fn digest(&self) -> u64 {
+            panic!("it has none")
+        }
+
+        fn weight(&self) -> u64 {
+            7
+        }
+    }
+
+    /// Its bytes once stayed counted, though it was never there.
+    #[test]
+    fn a_result_whose_digest_panics_leaves_nothing_behind() {
+        let mut sealed = Sealed::empty(0, 0);
+        let sealing = AssertUnwindSafe(|| sealed.seal_success(NoDigest, 0));
+        assert!(catch_unwind(sealing).is_err());
+        assert_eq!((sealed.len(), sealed.bytes, sealed.marks), (0, 0, 0));
     }
 }

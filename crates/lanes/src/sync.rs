@@ -10,6 +10,10 @@ pub(crate) use std::thread;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+/// How often a lock is tried, and how long is waited in between: some tens of microseconds in all.
+const TRIES: usize = 64;
+const PAUSES: usize = 16;
+
 /// Takes a lock. Panics of callers' code are caught before they could poison one, so a poisoned lock
 /// only says that a run is failing already, and its state is still needed to say why.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -23,6 +27,20 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(std::sync::TryLockError::WouldBlock) => None,
     }
+}
+
+/// Takes a lock that is held for some microseconds and asked for by many at once: it tries for about as long as that
+/// before it sleeps, since to be woken takes longer.
+pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    for _ in 0..TRIES {
+        if let Some(guard) = try_lock(mutex) {
+            return guard;
+        }
+        for _ in 0..PAUSES {
+            std::hint::spin_loop();
+        }
+    }
+    lock(mutex)
 }
 
 /// Waits for a signal.
