@@ -4,6 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use sprag_engine::store::{Answer, StoreError};
 use sprag_kernel::{Code, Refusal};
@@ -81,9 +82,16 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     // In a full store a job touches pages that no other one near it does: in a long log they meet again, and are
     // copied into the file once for many.
     connection.pragma_update(None, "wal_autocheckpoint", 16_000)?;
+    keep_plans(connection)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.set_prepared_statement_cache_capacity(128);
     Ok(())
+}
+
+/// A plan holds, whatever is bound to it. Else SQLite plans every statement anew that a partial index might serve, each
+/// time that something else is bound, and that takes longer than to run it.
+pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }
 
 /// Brings the schema to this binary's version. The write lock is taken first, so two processes that start

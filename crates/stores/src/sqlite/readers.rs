@@ -11,6 +11,7 @@ use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
+use super::open::keep_plans;
 use super::rows::failed;
 use super::writer::Tx;
 
@@ -80,6 +81,7 @@ impl Shared {
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    keep_plans(&connection)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
