@@ -3,9 +3,9 @@
 //! work, nor work without its marker (L39), completion tasks included (L34), and no message is left
 //! unfinished (L44).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,6 +34,8 @@ const PROGRESS: usize = 100;
 /// Where the life before a single point ends, so that there is something to take over: in the middle.
 const BEFORE: &str = "heart.before_handler:3";
 const SIGABRT: i32 = 6;
+/// Passes of a point beyond this are like those before.
+const MOST_PASSES: u64 = 24;
 
 /// A life for each point, given as `name:pass`.
 type Scenario = Vec<String>;
@@ -62,7 +64,7 @@ trait Books {
 fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
     let all = chosen(points::all(own));
     let part = Part::chosen();
-    let scenarios = part.of(scenarios(&all));
+    let scenarios = part.of(scenarios(&all, &passes(&mut books())));
     let next = AtomicUsize::new(0);
     let crashed: Mutex<Vec<String>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -87,12 +89,13 @@ fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
     let missed: Vec<_> = all.iter().filter(|point| !names.contains(point.as_str())).collect();
     assert!(part.n > 1 || missed.is_empty(), "the process never ended at {missed:?}");
     println!(
-        "{} crash points, {} scenarios (part {} of {}): {} crashes, all recovered",
+        "{} crash points, {} scenarios (part {} of {}): {} of {} crashes came about, all recovered",
         all.len(),
         scenarios.len(),
         part.k,
         part.n,
-        crashed.len()
+        crashed.len(),
+        2 * scenarios.len()
     );
 }
 
@@ -128,31 +131,45 @@ fn chosen(mut points: Vec<String>) -> Vec<String> {
     points
 }
 
-/// Every point at its first pass, and pairs of points at any.
-fn scenarios(points: &[String]) -> Vec<Scenario> {
+/// How often each point is passed by a life that nothing ends, after one that was ended.
+fn passes(books: &mut impl Books) -> BTreeMap<String, u64> {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("passes");
+    books.clear();
+    assert_eq!(live(books, 0, |life| life.env("SPRAG_CRASH", BEFORE)).signal(), Some(SIGABRT));
+    assert!(live(books, 1, |life| life.env("SPRAG_CRASH_LOG", &log)).success());
+    let mut passes = BTreeMap::new();
+    for point in std::fs::read_to_string(log).unwrap().lines() {
+        *passes.entry(point.to_owned()).or_default() += 1;
+    }
+    passes
+}
+
+/// Every point at its first pass, and pairs of points at any that a life comes to.
+fn scenarios(points: &[String], passes: &BTreeMap<String, u64>) -> Vec<Scenario> {
     let mut random = Random(0xc4a5);
     let mut all = Vec::new();
     all.extend(points.iter().map(|point| vec![BEFORE.to_owned(), format!("{point}:1")]));
-    let at = |point: &String, random: &mut Random| {
-        // Most are passed a few times in a life, some very often.
-        let most = if random.below(3) == 0 { 24 } else { 4 };
-        format!("{point}:{}", 1 + random.below(most))
+    // The second life of a pair has about half left to do.
+    let at = |point: &String, random: &mut Random, share: u64| {
+        let most = passes.get(point).map_or(1, |passes| passes.div_ceil(share));
+        format!("{point}:{}", 1 + random.below(most.min(MOST_PASSES)))
     };
     match std::env::var("SPRAG_PAIRS").as_deref() {
         Ok("all") => {
             for first in points {
-                let pair = |second| vec![at(first, &mut random), at(second, &mut random)];
+                let pair = |second| vec![at(first, &mut random, 1), at(second, &mut random, 2)];
                 all.extend(points.iter().map(pair));
             }
         }
         wanted => {
             let pairs = wanted.map_or(PAIRS, |wanted| wanted.parse().unwrap());
             for _ in 0..pairs {
-                let mut pick = || {
+                let mut pick = |share| {
                     let n = usize::try_from(random.below(points.len() as u64)).unwrap();
-                    at(&points[n], &mut random)
+                    at(&points[n], &mut random, share)
                 };
-                all.push(vec![pick(), pick()]);
+                all.push(vec![pick(1), pick(2)]);
             }
         }
     }
@@ -164,22 +181,28 @@ fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
     books.clear();
     let mut crashed = Vec::new();
     for (life, point) in scenario.iter().enumerate() {
-        let mut child = victim(SCRIPT);
-        books.place(&mut child);
-        child.env("SPRAG_LIFE", life.to_string()).env("SPRAG_CRASH", point);
-        let status = child.stderr(Stdio::null()).status().unwrap();
+        let status = live(books, life, |life| life.env("SPRAG_CRASH", point).stderr(Stdio::null()));
         match (status.success(), status.signal()) {
             (true, _) => {}
             (false, Some(SIGABRT)) => crashed.push(point.clone()),
             (false, _) => panic!("{scenario:?}: life {life} ended with {status}"),
         }
     }
-    let mut last = victim(SCRIPT);
-    books.place(&mut last);
-    let status = last.env("SPRAG_LIFE", scenario.len().to_string()).status().unwrap();
+    let status = live(books, scenario.len(), |life| life);
     assert!(status.success(), "{scenario:?}: the last life ended with {status}");
     books.look(scenario);
     crashed
+}
+
+/// One life of the script, as `set` has it, and how it ended.
+fn live(
+    books: &impl Books,
+    life: usize,
+    set: impl FnOnce(&mut Command) -> &mut Command,
+) -> ExitStatus {
+    let mut child = victim(SCRIPT);
+    books.place(&mut child);
+    set(child.env("SPRAG_LIFE", life.to_string())).status().unwrap()
 }
 
 /// Every job has ended as the script says, each step that succeeded has had its effect once and no other

@@ -92,8 +92,8 @@ async fn postgres(url: &str, role: &str) -> PostgresStore {
     let mut options = PostgresOptions::new(url);
     if role == SCRIPT {
         // Each connection plans every statement for itself, which in a life this short is most of what it does.
-        (options.engine_connections, options.plain_connections) = (3, 2);
-        options.work_connections = 2;
+        (options.engine_connections, options.plain_connections) = (2, 1);
+        options.work_connections = 1;
     }
     PostgresStore::open(&options).await.unwrap()
 }
@@ -111,13 +111,13 @@ fn gone(error: &StoreError) -> ! {
 }
 
 /// The jobs of the script. Each life submits them again, which changes nothing for those that are there.
-pub(crate) const JOBS: usize = 9;
+pub(crate) const JOBS: usize = 6;
 
 /// How often its engine looks.
 const POLL: Duration = Duration::from_millis(8);
 
 /// The first of those that are graphs: one whose steps fail once, and one that is cancelled.
-const GRAPHS: usize = 7;
+const GRAPHS: usize = 4;
 
 /// A fan-out of which not all branches are open at a time, nor may run at a time, and each is a cycle and another
 /// fan-out, a step that is skipped, one over the bus, a join with a rate, a cycle over a fan-out, a sleep, a wait whose
