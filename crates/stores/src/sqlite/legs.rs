@@ -19,7 +19,7 @@ use super::children;
 use super::engines::expect_alive;
 use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
-use super::upkeep::{is_any_limited, is_any_paused, is_paused};
+use super::upkeep::{Exceptions, is_paused};
 use super::writer::Tx;
 use crate::repeat::{self, AttemptNow};
 use crate::{AGEING_MS, SHARED_BYTES};
@@ -349,8 +349,9 @@ pub(super) fn finish(
     let mut order: Vec<usize> = (0..writes.len()).collect();
     order.sort_by_key(|n| writes[*n].key);
     let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
+    let exceptions = Exceptions::look(tx)?;
     for n in order {
-        outcomes[n] = finish_one(tx, engine, &writes[n])?;
+        outcomes[n] = finish_one(tx, engine, &writes[n], exceptions)?;
     }
     Ok(outcomes)
 }
@@ -383,8 +384,13 @@ fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
     Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore, events }))
 }
 
-fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
-    let outcome = finish_steps(tx, engine, write)?;
+fn finish_one(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    write: &FinishWrite,
+    exceptions: Exceptions,
+) -> Answer<FinishOutcome> {
+    let outcome = finish_steps(tx, engine, write, exceptions)?;
     if let (FinishOutcome::Done { job, .. }, Some(tells)) = (outcome, &write.tells)
         && job.is_terminal()
     {
@@ -393,7 +399,12 @@ fn finish_one(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fini
     Ok(outcome)
 }
 
-fn finish_steps(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<FinishOutcome> {
+fn finish_steps(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    write: &FinishWrite,
+    exceptions: Exceptions,
+) -> Answer<FinishOutcome> {
     let Some(job) = job_now(tx, &write.key)? else { return Ok(FinishOutcome::Gone) };
     if let Some(graph) = &write.graph {
         return graph::finish(tx, write, graph, &job);
@@ -406,9 +417,12 @@ fn finish_steps(tx: &Tx<'_>, engine: EngineNo, write: &FinishWrite) -> Answer<Fi
         return repeated_finish(tx, engine, write, &job);
     };
     let enter_next =
-        write.enter_next && plan.follows == FollowWrite::NextStep && !is_any_paused(tx)?;
+        write.enter_next && plan.follows == FollowWrite::NextStep && !exceptions.is_any_paused;
+    let closes = settled.after.get() == 0;
+    let closes_more = closes && (!write.tasks.is_empty() || exceptions.is_any_limited);
     let before = tx.connection.total_changes();
-    insert_finish_op(tx, engine, write, (plan, &job), (settled.after, enter_next))?;
+    let settled_to = (settled.after, enter_next, closes_more);
+    insert_finish_op(tx, engine, write, (plan, &job), settled_to)?;
     crash_point("finish.after_statement");
     if tx.connection.total_changes() == before {
         return repeated_finish(tx, engine, write, &job);
@@ -444,7 +458,7 @@ fn insert_finish_op(
     engine: EngineNo,
     write: &FinishWrite,
     (plan, job): (&FinishPlan, &JobNow),
-    (semaphore, enter_next): (Semaphore, bool),
+    (semaphore, enter_next, closes_more): (Semaphore, bool, bool),
 ) -> Answer<usize> {
     let closes = semaphore.get() == 0;
     let key = &write.key;
@@ -463,7 +477,6 @@ fn insert_finish_op(
         plan.changes.clone()
     };
     let cancels = plan.waiting_to.map(State::code);
-    let closes_more = closes && (!write.tasks.is_empty() || is_any_limited(tx)?);
     let sql = if follows == 2 || cancels.is_some() || closes_more {
         include_str!("../../sql/sqlite/finish_more.sql")
     } else {

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use rusqlite::{CachedStatement, Connection, Statement};
 
@@ -20,7 +21,27 @@ pub(super) trait Prepared {
 /// Those of a connection, by the address and the length of their texts, which are never freed.
 pub(super) struct Statements<'a> {
     connection: &'a Connection,
-    ready: RefCell<HashMap<(usize, usize), CachedStatement<'a>>>,
+    ready: RefCell<HashMap<(usize, usize), CachedStatement<'a>, BuildHasherDefault<Address>>>,
+}
+
+/// The hash of an address: there are some hundred, and nobody chooses them who could mean harm.
+#[derive(Default)]
+struct Address(u64);
+
+impl Hasher for Address {
+    fn write_usize(&mut self, word: usize) {
+        self.0 = (self.0.rotate_left(5) ^ word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl<'a> Statements<'a> {

@@ -10,7 +10,7 @@ use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
 use super::engines::expect_alive;
 use super::rows::{failed, state};
-use super::upkeep::is_any_paused;
+use super::upkeep::Exceptions;
 use super::writer::Tx;
 use crate::{AGEING_MS, MAX_PROTOCOLS};
 
@@ -43,13 +43,24 @@ pub(super) fn submit(
     jobs: &[NewJob],
 ) -> Answer<Vec<Result<Submitted, Refusal>>> {
     expect_alive(tx, engine)?;
-    jobs.iter().map(|job| submit_one(tx, engine, job)).collect()
+    let exceptions = Exceptions::look(tx)?;
+    jobs.iter().map(|job| submit_in_slice(tx, engine, job, exceptions)).collect()
 }
 
+/// A job that is part of something else.
 pub(super) fn submit_one(
     tx: &Tx<'_>,
     engine: EngineNo,
     job: &NewJob,
+) -> Answer<Result<Submitted, Refusal>> {
+    submit_in_slice(tx, engine, job, Exceptions::look(tx)?)
+}
+
+fn submit_in_slice(
+    tx: &Tx<'_>,
+    engine: EngineNo,
+    job: &NewJob,
+    exceptions: Exceptions,
 ) -> Answer<Result<Submitted, Refusal>> {
     let facts = &job.facts;
     let found = find(tx, job)?;
@@ -62,10 +73,12 @@ pub(super) fn submit_one(
             Ok(Ok(Submitted { job_id, state, created: job_id == facts.job_id }))
         }
         (Ok(_), _) => {
-            if let Err(refusal) = take_slot(tx, job)? {
+            if exceptions.is_any_limited
+                && let Err(refusal) = take_slot(tx, job)?
+            {
                 return Ok(Err(refusal));
             }
-            insert(tx, engine, job)?;
+            insert(tx, engine, job, job.enter && !exceptions.is_any_paused)?;
             let submitted =
                 Submitted { job_id: facts.job_id, state: JobState::Queued, created: true };
             Ok(Ok(submitted))
@@ -103,8 +116,7 @@ fn take_slot(tx: &Tx<'_>, job: &NewJob) -> Answer<Result<(), Refusal>> {
     Ok(Ok(()))
 }
 
-fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob) -> Answer<()> {
-    let may_enter = job.enter && !is_any_paused(tx)?;
+fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answer<()> {
     let facts = &job.facts;
     tx.execute(
         include_str!("../../sql/sqlite/insert_job.sql"),

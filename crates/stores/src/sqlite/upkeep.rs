@@ -21,14 +21,23 @@ pub(super) fn resume(tx: &Tx<'_>, service: &str) -> Answer<()> {
     tx.execute("DELETE FROM service WHERE service = ?1", [service]).map(|_| ())
 }
 
-/// While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
-pub(super) fn is_any_paused(tx: &Tx<'_>) -> Answer<bool> {
-    Ok(tx.find("SELECT 1 FROM service LIMIT 1", [], |_| Ok(()))?.is_some())
+/// What most stores have none of. A slice looks once instead of for each of its rows; nothing that it writes changes it.
+#[derive(Clone, Copy)]
+pub(super) struct Exceptions {
+    /// While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
+    pub(super) is_any_paused: bool,
+    /// Whether any tenant may have so many open jobs only.
+    pub(super) is_any_limited: bool,
 }
 
-/// Whether any tenant may have so many open jobs only.
-pub(super) fn is_any_limited(tx: &Tx<'_>) -> Answer<bool> {
-    Ok(tx.find("SELECT 1 FROM tenant LIMIT 1", [], |_| Ok(()))?.is_some())
+impl Exceptions {
+    pub(super) fn look(tx: &Tx<'_>) -> Answer<Self> {
+        let has_row = |sql| -> Answer<bool> { Ok(tx.find(sql, [], |_| Ok(()))?.is_some()) };
+        Ok(Self {
+            is_any_paused: has_row("SELECT 1 FROM service LIMIT 1")?,
+            is_any_limited: has_row("SELECT 1 FROM tenant LIMIT 1")?,
+        })
+    }
 }
 
 pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
