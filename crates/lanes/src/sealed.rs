@@ -139,8 +139,9 @@ impl<P: Payload> Sealed<P> {
 
     #[cold]
     fn seal_other(&mut self, envelope: Envelope<P>) {
-        self.bytes += envelope.weight();
-        self.marks = self.marks.wrapping_add(envelope.mark(self.end()));
+        let (weight, mark) = (envelope.weight(), envelope.mark(self.end()));
+        self.bytes += weight;
+        self.marks = self.marks.wrapping_add(mark);
         self.mixed().push(envelope);
     }
 
@@ -257,9 +258,13 @@ mod tests {
     /// Its bytes once stayed counted, though it was never there.
     #[test]
     fn a_result_whose_digest_panics_leaves_nothing_behind() {
-        let mut sealed = Sealed::empty(0, 0);
-        let sealing = AssertUnwindSafe(|| sealed.seal_success(NoDigest, 0));
-        assert!(catch_unwind(sealing).is_err());
-        assert_eq!((sealed.len(), sealed.bytes, sealed.marks), (0, 0, 0));
+        let alike = Sealed::empty(0, 0);
+        let mixed = Sealed::single(0, Envelope::new(Verdict::Skip(String::new()), 0));
+        for mut sealed in [alike, mixed] {
+            let before = (sealed.len(), sealed.bytes, sealed.marks);
+            let sealing = AssertUnwindSafe(|| sealed.seal_success(NoDigest, 0));
+            assert!(catch_unwind(sealing).is_err());
+            assert_eq!((sealed.len(), sealed.bytes, sealed.marks), before);
+        }
     }
 }
