@@ -1,4 +1,6 @@
-//! How Postgres goes about the statements of slices. Connections plan a statement once, often while the tables are
+//! How the stores go about their statements: a plan that looks at more than it must is as right as any, and only slow.
+//!
+//! Postgres first, and its slices. Connections plan a statement once, often while the tables are
 //! still empty, and keep that plan for long. Whatever the tables hold later, each must find its attempts by their
 //! whole keys: going from a job to all its attempts looks as cheap in an empty store, and made the claims of a job of
 //! 10,000 branches take fifty times as long as those of 1,000.
@@ -6,8 +8,10 @@
 use std::fs;
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use sprag_conformance::cluster::Cluster;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
+use sprag_stores::sqlite::{Durability, SqliteStore};
 use tokio_postgres::SimpleQueryMessage;
 
 /// What the store tells the planner on connections for slices.
@@ -34,22 +38,26 @@ async fn in_an_empty_store_slices_are_planned_to_find_attempts_by_their_whole_ke
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(SETTINGS).await.unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../stores/sql/postgres");
     let mut seen = 0;
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        if name.starts_with("schema_") || name == "views" {
-            continue;
-        }
-        let sql = fs::read_to_string(&path).unwrap().replace("{held}", "a.*, j.*");
-        let plan = plan_of(&client, name, &sql).await;
+    for (name, sql) in statements("postgres") {
+        let plan = plan_of(&client, &name, &sql).await;
         let by_part = plan.windows(2).filter(|two| is_by_part(&two[0], &two[1])).count();
         let allowed = BY_PART_OF_THE_KEY.iter().find(|(allowed, _)| *allowed == name);
         assert_eq!(by_part, allowed.map_or(0, |(_, times)| *times), "{name}:\n{}", plan.join("\n"));
         seen += usize::from(plan.iter().any(|line| line.contains("attempt_pkey")));
     }
     assert!(seen > 15, "the statements are where they were: {seen}");
+}
+
+/// The statements in a folder of the stores, by name.
+fn statements(folder: &str) -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../stores/sql").join(folder);
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let named = paths.map(|path| {
+        let sql = fs::read_to_string(&path).unwrap().replace("{held}", "a.*, j.*");
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), sql)
+    });
+    named.filter(|(name, _)| !name.starts_with("schema_") && name != "views").collect()
 }
 
 /// The plan that holds for all parameters.
@@ -72,4 +80,36 @@ fn is_by_part(scan: &str, condition: &str) -> bool {
     let whole = ["job_id = ", "step_index = ", "branch = ", "turn = ", "attempt_no = "];
     let by_key = scan.contains("attempt_pkey") && !whole.iter().all(|key| condition.contains(key));
     by_key || (scan.contains(" on attempt") && scan.contains("Seq Scan"))
+}
+
+/// On SQLite the end of every step once went to its row by way of the index of owners, and a look at the metrics through
+/// every attempt that there ever was.
+#[test]
+fn on_sqlite_attempts_are_found_by_their_whole_keys_and_none_that_is_over_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.db");
+    drop(SqliteStore::open(&file, Durability::Process).unwrap());
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
+    let mut seen = 0;
+    for (name, sql) in statements("sqlite").into_iter().chain(statements("upkeep")) {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let mut rows = explain.raw_query();
+        let mut plan: Vec<String> = Vec::new();
+        while let Some(row) = rows.next().unwrap() {
+            plan.push(row.get(3).unwrap());
+        }
+        let shown = plan.join("\n");
+        assert!(
+            !plan.iter().any(|line| ["SCAN attempt", "SCAN a"].contains(&&**line)),
+            "{name}:\n{shown}"
+        );
+        if sql.contains("attempt_no = ?5") {
+            let by_key =
+                "PRIMARY KEY (job_id=? AND step_index=? AND branch=? AND turn=? AND attempt_no=?)";
+            assert!(shown.contains(by_key), "{name}:\n{shown}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 8, "the statements are where they were: {seen}");
 }

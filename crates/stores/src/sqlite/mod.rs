@@ -1,7 +1,7 @@
 //! SQLite: one file, one writer thread, group commit.
 //!
-//! Everything that writes or decides goes to the writer. It takes what has queued up, runs each call under
-//! a savepoint in one transaction, and answers when that transaction is durable: an idle store commits at
+//! Everything that writes or decides goes to the writer. It takes what has queued up, runs it
+//! in one transaction, and answers when that transaction is durable: an idle store commits at
 //! once, a loaded one commits groups. The writer is the only one who writes, so what it reads in its
 //! transaction stays true until it commits. What is only looked at goes to readers beside it. One engine
 //! process owns a file, by a lock on a file beside it.

@@ -88,8 +88,9 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     Ok(())
 }
 
-/// A plan holds, whatever is bound to it. Else SQLite plans every statement anew that a partial index might serve, each
-/// time that something else is bound, and that takes longer than to run it.
+/// A plan holds, whatever is bound to it. Else SQLite plans anew what has a limit or a condition whose worth depends on what
+/// is bound, each time that something else is, and that takes longer than to run it. So it is the text of a statement that
+/// must meet the condition of a partial index, never a value.
 pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }

@@ -146,7 +146,7 @@ fn wait_one(tx: &Tx<'_>, engine: EngineNo, write: &WaitWrite) -> Answer<WaitOutc
     let found: Option<Option<u64>> = tx.find(
         "SELECT waits_until FROM attempt
          WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3 AND turn = ?4 AND attempt_no = ?5
-             AND version = ?6 AND owner = ?7 AND lease_id IS NULL AND ending IS NULL",
+             AND version = ?6 AND +owner = ?7 AND lease_id IS NULL AND ending IS NULL",
         params![
             key.job_id.as_bytes(),
             key.step_index,

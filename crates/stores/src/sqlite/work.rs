@@ -63,7 +63,8 @@ impl WorkError {
 
 /// What a transactional handler hands over to a SQLite store: writes to tables in the same file, which are
 /// committed with the RESULT or not at all. It may run more than once, of which at most one run is committed;
-/// it must not end the transaction itself.
+/// it must not end the transaction itself. Its statements keep their plan whatever is bound to them: an index that holds
+/// only some rows serves those that name them by a literal.
 #[derive(Clone)]
 pub struct SqliteWork(Arc<Run>);
 
