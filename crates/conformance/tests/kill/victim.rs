@@ -227,9 +227,12 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     requests::ask(&engine, folder).await;
     let all_closed = async {
         let store = engine.store();
-        while store.open_jobs().await.unwrap() + store.undelivered().await.unwrap() > 0
+        // In the order in which one becomes the other: a tick is mail, mail a job, and a job's end a task. Asked for the other
+        // way round, what becomes the next between two questions would be seen by neither.
+        while has_tick(store).await
             || !store.inbox_waiting(1).await.unwrap().is_empty()
-            || has_tick(store).await
+            || store.open_jobs().await.unwrap() > 0
+            || store.undelivered().await.unwrap() > 0
             || old::is_any_left(store, folder).await
         {
             tokio::time::sleep(POLL).await;
