@@ -101,6 +101,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "signal.after_wake",
     "sqlite.after_answer",
     "sqlite.after_commit",
+    "sqlite.after_sync",
     "sqlite.before_begin",
     "sqlite.before_commit",
     "sqlite.between_calls",

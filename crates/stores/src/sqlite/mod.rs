@@ -8,6 +8,7 @@
 
 mod amend;
 mod batch;
+mod checkpoints;
 mod children;
 mod clock;
 mod engines;
@@ -16,6 +17,7 @@ mod gates;
 mod graph;
 mod inbox;
 mod legs;
+mod log;
 mod open;
 mod read;
 mod readers;
@@ -95,8 +97,8 @@ pub(crate) fn audit_of(connection: &rusqlite::Connection) -> Answer<Vec<Check>> 
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
-    writer: writer::Writer,
     readers: readers::Readers,
+    writer: writer::Writer,
     /// Held by an engine, not by those who only look.
     lock: Option<File>,
     /// The schema that this binary knows.
@@ -153,10 +155,13 @@ impl SqliteStore {
         schema: &Schema,
         lock: Option<File>,
     ) -> Answer<Self> {
-        let (connection, since) = open::open(path, durability, schema)?;
+        let (mut connection, since) = open::open(path, durability, schema)?;
+        checkpoints::keep(&mut connection, path, durability, checkpoints::LONG)
+            .map_err(|error| failed(&error))?;
         let clock = clock.map_or(since, clock::Clock::Test);
-        let readers = readers::Readers::of(path, clock.clone());
-        let writer = writer::Writer::start(connection, clock)?;
+        let log = log::Log::start(open::unsynced(&connection, durability)?);
+        let readers = readers::Readers::of(path, clock.clone(), log.durable());
+        let writer = writer::Writer::start(connection, clock, log)?;
         Ok(Self { writer, readers, lock, version: schema.version() })
     }
 }

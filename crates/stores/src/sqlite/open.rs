@@ -1,6 +1,7 @@
 //! Opening a file: settings, schema, version.
 
 use std::fs::{File, TryLockError};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,6 +46,27 @@ pub(super) fn open(
     Ok((connection, Clock::start(latest.unwrap_or(0))))
 }
 
+/// From here on commits of this connection do not wait for the disk, if they did. What is returned brings to disk all
+/// that has been committed. SQLite itself syncs only where the order of what is on disk depends on it.
+pub(super) fn unsynced(
+    connection: &Connection,
+    durability: Durability,
+) -> Answer<impl Fn() -> io::Result<()> + Send + Sync + 'static> {
+    let log = match durability {
+        Durability::Process => None,
+        Durability::Full => {
+            let path = format!("{}-wal", connection.path().unwrap_or_default());
+            let log = File::options().write(true).open(&path);
+            let unavailable = |error| StoreError::Unavailable(format!("{path}: {error}"));
+            connection
+                .pragma_update(None, "synchronous", "NORMAL")
+                .map_err(|error| failed(&error))?;
+            Some(log.map_err(unavailable)?)
+        }
+    };
+    Ok(move || log.as_ref().map_or(Ok(()), File::sync_data))
+}
+
 /// How often the lock is tried, and how long to wait in between. A process that is just being started by the one
 /// that had the lock has it too until it runs its own program.
 const LOCK_TRIES: u32 = 20;
@@ -70,22 +92,24 @@ pub(crate) fn own(path: &Path) -> Result<File, StoreError> {
 
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    let synchronous = match durability {
-        Durability::Full => "FULL",
-        Durability::Process => "OFF",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    synchronous(connection, durability)?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
     connection.pragma_update(None, "cache_size", -49_152)?;
     // Savepoints copy the pages they may have to bring back: to memory, not to a file.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    // In a full store a job touches pages that no other one near it does: in a long log they meet again, and are
-    // copied into the file once for many.
-    connection.pragma_update(None, "wal_autocheckpoint", 16_000)?;
     keep_plans(connection)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
     connection.set_prepared_statement_cache_capacity(128);
     Ok(())
+}
+
+/// Whether SQLite waits for the disk.
+pub(super) fn synchronous(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Process => "OFF",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
 }
 
 /// A plan holds, whatever is bound to it. Else SQLite plans anew what has a limit or a condition whose worth depends on what
@@ -131,4 +155,26 @@ fn apply(tx: &Transaction<'_>, step: &Migration, oldest: i64) -> rusqlite::Resul
         "INSERT OR REPLACE INTO meta VALUES ('schema_version', ?1), ('oldest_compatible', ?2)";
     tx.execute(sql, [step.version.to_string(), oldest.to_string()])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log lies beside the file itself, not beside a link to it.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_synced_is_the_log_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, file) = (folder.path().join("link.db"), folder.path().join("far/books.db"));
+        std::fs::create_dir(folder.path().join("far")).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let (connection, _) = open(&link, Durability::Full, &schema()).unwrap();
+        let sync = unsynced(&connection, Durability::Full).unwrap();
+        connection.execute_batch("INSERT INTO meta VALUES ('test', '1')").unwrap();
+        assert!(folder.path().join("far/books.db-wal").exists());
+        sync().unwrap();
+        let level = connection.query_row("PRAGMA synchronous", [], |row| row.get::<_, i64>(0));
+        assert_eq!(level, Ok(1), "SQLite still syncs where it must");
+    }
 }

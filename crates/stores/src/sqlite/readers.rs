@@ -11,6 +11,7 @@ use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
+use super::log::Durable;
 use super::open::keep_plans;
 use super::rows::failed;
 use super::writer::Tx;
@@ -25,13 +26,14 @@ struct Shared {
     clock: Clock,
     turns: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
+    durable: Durable,
 }
 
 impl Readers {
     /// Readers of the file that a writer has open.
-    pub(super) fn of(path: &Path, clock: Clock) -> Self {
+    pub(super) fn of(path: &Path, clock: Clock, durable: Durable) -> Self {
         let (path, turns) = (path.to_owned(), Arc::new(Semaphore::new(READERS)));
-        Self(Arc::new(Shared { path, clock, turns, idle: Mutex::default() }))
+        Self(Arc::new(Shared { path, clock, turns, idle: Mutex::default(), durable }))
     }
 
     /// The time by the store's clock.
@@ -44,7 +46,7 @@ impl Readers {
         matches!(self.0.clock, Clock::Test(_))
     }
 
-    /// Runs a read in a snapshot of its own.
+    /// Runs a read in a snapshot of its own. Its answer waits until what it has seen is durable.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Tx<'_>) -> Answer<T> + Send + 'static,
@@ -60,7 +62,9 @@ impl Readers {
             shared.give_back(connection);
             answer
         });
-        reading.await.map_err(|error| closed(&error))?
+        let answer = reading.await.map_err(|error| closed(&error))?;
+        self.0.durable.reached().await?;
+        answer
     }
 }
 

@@ -1,4 +1,5 @@
-//! The writer: one thread, one connection, one transaction for all calls that have queued up.
+//! The writer: one thread, one connection, one transaction for all calls that have queued up. What it has committed
+//! [`Log`] brings to disk and answers.
 //!
 //! A call's failure takes nothing else with it. Failures are rare and savepoints are dear (under one, SQLite
 //! walks all pages it has kept at the end of every statement), so a group first runs without them; if a call
@@ -23,6 +24,7 @@ use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
+use super::log::{Answering, Log};
 use super::rows::failed;
 use super::statements::{Prepared, Statements};
 use super::tally::Tally;
@@ -182,7 +184,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, clock: Clock) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        connection: Connection,
+        clock: Clock,
+        log: Log,
+    ) -> Result<Self, StoreError> {
         let (calls, queue) = sync_channel(QUEUE);
         let limit = Arc::new(Limit::default());
         let looked_at = limit.clone();
@@ -197,7 +203,8 @@ impl Writer {
             .spawn(move || {
                 let prepared = Statements::of(&connection);
                 let (connection, prepared) = (&connection, &prepared);
-                let disk = Disk { connection, prepared, clock: &clock, limit: &limit };
+                let (clock, limit, log) = (&clock, &*limit, &log);
+                let disk = Disk { connection, prepared, clock, limit, log };
                 write(&disk, &counted, &queue);
             })
             .expect("a thread can be started");
@@ -256,11 +263,13 @@ struct Disk<'a> {
     prepared: &'a dyn Prepared,
     clock: &'a Clock,
     limit: &'a Limit,
+    log: &'a Log,
 }
 
 fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) {
     let mut alone = 0;
-    while let Ok(first) = queue.recv() {
+    let mut next = queue.recv().ok();
+    while let Some(first) = next {
         let mut group = vec![first];
         let most = if alone > 0 { 1 } else { GROUP };
         alone -= usize::from(alone > 0);
@@ -270,12 +279,20 @@ fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) 
                 Err(_) => break,
             }
         }
-        match transaction(disk, group) {
+        let (answering, ended) = transaction(disk, group);
+        match ended {
             Ended::Committed => {
                 commits.fetch_add(1, Ordering::Relaxed);
             }
             Ended::Away => {}
             Ended::Refused => alone = ALONE,
+        }
+        next = queue.try_recv().ok();
+        if next.is_some() {
+            disk.log.answer_later(answering);
+        } else {
+            disk.log.answer(answering);
+            next = queue.recv().ok();
         }
     }
 }
@@ -289,10 +306,13 @@ enum Ended {
     Refused,
 }
 
-fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Ended {
-    let outcome = commit(disk, &mut group);
+/// Runs a group in one transaction. Its calls are to be answered when that is durable.
+fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> (Answering, Ended) {
+    let failure = match disk.log.failure() {
+        None => commit(disk, &mut group).err().map(|error| failed(&error)),
+        lost => lost,
+    };
     crash_point("sqlite.after_commit");
-    let failure = outcome.err().map(|error| failed(&error));
     let (failure, ended) = match failure {
         Some(StoreError::Poison(reason)) if group.len() > 1 => {
             (Some(StoreError::Unavailable(reason)), Ended::Refused)
@@ -300,17 +320,20 @@ fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Ended {
         None => (None, Ended::Committed),
         failure => (failure, Ended::Away),
     };
-    for call in group {
-        call.answer(failure.as_ref());
-        crash_point("sqlite.after_answer");
-    }
-    ended
+    let answering = move |lost: Option<&StoreError>| {
+        for call in group {
+            call.answer(failure.as_ref().or(lost));
+            crash_point("sqlite.after_answer");
+        }
+    };
+    (Box::new(answering), ended)
 }
 
 /// Runs a group and commits it, without savepoints if that goes well.
 fn commit(disk: &Disk<'_>, group: &mut [Box<dyn Call>]) -> rusqlite::Result<()> {
     let has_work = group.iter().any(|call| call.is_work());
-    if !has_work && began(disk, |tx| Ok(group.iter_mut().all(|call| bare(tx, call.as_mut()))))? {
+    let all = |tx: &Tx<'_>| Ok(group.iter_mut().all(|call| bare(tx, call.as_mut())));
+    if !has_work && began(disk, has_work, all)? {
         return Ok(());
     }
     let guard = |tx: &Tx<'_>| {
@@ -320,15 +343,17 @@ fn commit(disk: &Disk<'_>, group: &mut [Box<dyn Call>]) -> rusqlite::Result<()> 
         }
         Ok(true)
     };
-    began(disk, guard).map(|_| ())
+    began(disk, has_work, guard).map(|_| ())
 }
 
 /// Begins a transaction, and commits it if `run` says that what it wrote is to be kept; says so, too.
 fn began(
-    Disk { connection, prepared, clock, limit }: &Disk<'_>,
+    Disk { connection, prepared, clock, limit, log }: &Disk<'_>,
+    has_work: bool,
     run: impl FnOnce(&Tx<'_>) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<bool> {
     crash_point("sqlite.before_begin");
+    let before = connection.total_changes();
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let now = clock.now();
         let (tally, limit) = (Tally::default(), Some(*limit));
@@ -337,6 +362,10 @@ fn began(
         if is_kept {
             tx.tally.write(connection)?;
             crash_point("sqlite.before_commit");
+            // What a user's work has changed need not be rows.
+            if has_work || connection.total_changes() > before {
+                log.commits();
+            }
             connection.execute_batch("COMMIT")?;
         }
         Ok(is_kept)
