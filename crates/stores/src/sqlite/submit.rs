@@ -4,7 +4,7 @@ use rusqlite::params;
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, Begins, NewJob, NewStep, StoreError, Submitted};
-use sprag_kernel::decide::submit::{Known, Slots, Submit, submit as decide};
+use sprag_kernel::decide::submit::{Known, Slots, submit as decide};
 use sprag_kernel::keys::{DedupKey, Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
@@ -62,28 +62,27 @@ fn submit_in_slice(
     job: &NewJob,
     exceptions: Exceptions,
 ) -> Answer<Result<Submitted, Refusal>> {
-    let facts = &job.facts;
-    let found = find(tx, job)?;
-    let known_id = found.map(|(job_id, ..)| job_id.to_string());
-    let known = found.zip(known_id.as_deref()).map(|((_, hash, _), job_id)| Known { job_id, hash });
-    match (decide(known, facts.hash), found) {
-        (Err(refusal), _) => Ok(Err(refusal)),
-        (Ok(Submit::Known(_)), Some((job_id, _, state))) => {
-            // The id tells a repeat of this very call, after its outcome was lost.
-            Ok(Ok(Submitted { job_id, state, created: job_id == facts.job_id }))
+    // Nearly all jobs are new: where nothing must be known before one is written, the row's own key says that it is not.
+    let mut found = if exceptions.is_key_looked_up { find(tx, job)? } else { None };
+    if found.is_none() {
+        if exceptions.is_any_limited
+            && let Err(refusal) = take_slot(tx, job)?
+        {
+            return Ok(Err(refusal));
         }
-        (Ok(_), _) => {
-            if exceptions.is_any_limited
-                && let Err(refusal) = take_slot(tx, job)?
-            {
-                return Ok(Err(refusal));
-            }
-            insert(tx, engine, job, job.enter && !exceptions.is_any_paused)?;
-            let submitted =
-                Submitted { job_id: facts.job_id, state: JobState::Queued, created: true };
-            Ok(Ok(submitted))
+        let job_id = job.facts.job_id;
+        if insert(tx, engine, job, job.enter && !exceptions.is_any_paused)? {
+            return Ok(Ok(Submitted { job_id, state: JobState::Queued, created: true }));
         }
+        found = find(tx, job)?;
     }
+    let (job_id, hash, state) =
+        found.ok_or_else(|| StoreError::Poison("a job could not be written".to_owned()))?;
+    let known = Known { job_id: &job_id.to_string(), hash };
+    Ok(decide(Some(known), job.facts.hash).map(|_| {
+        // The id tells a repeat of this very call, after its outcome was lost.
+        Submitted { job_id, state, created: job_id == job.facts.job_id }
+    }))
 }
 
 fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
@@ -116,9 +115,10 @@ fn take_slot(tx: &Tx<'_>, job: &NewJob) -> Answer<Result<(), Refusal>> {
     Ok(Ok(()))
 }
 
-fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answer<()> {
+/// Writes a job, unless there is one with its key; says whether it did.
+fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answer<bool> {
     let facts = &job.facts;
-    tx.execute(
+    let written = tx.execute(
         include_str!("../../sql/sqlite/insert_job.sql"),
         params![
             facts.job_id.as_bytes(),
@@ -146,6 +146,9 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answe
             job.is_graph,
         ],
     )?;
+    if written == 0 {
+        return Ok(false);
+    }
     tx.tally.born(JobState::Queued);
     crash_point("submit.after_job");
     let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
@@ -175,7 +178,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answe
     }
     crash_point("submit.after_attempts");
     let sql = "INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')";
-    tx.execute(sql, params![facts.job_id.as_bytes(), tx.now]).map(|_| ())
+    tx.execute(sql, params![facts.job_id.as_bytes(), tx.now]).map(|_| true)
 }
 
 /// How the first attempt of a step begins: if it is activated, it is entered, ready or waiting for its
