@@ -12,6 +12,9 @@ pub const ENVELOPE_FIELDS: [&str; 6] =
 /// How many routing lanes there are.
 pub const LANES: u32 = 16;
 
+/// How much of a hash is in the key of a job that was given none.
+const CONTENT_BYTES: usize = 16;
+
 /// A SHA-256 hash; shown as 64 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash([u8; 32]);
@@ -35,8 +38,12 @@ impl Hash {
 
 impl std::fmt::Display for Hash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        hex(&self.0, f)
     }
+}
+
+fn hex(bytes: &[u8], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
 impl std::fmt::Debug for Hash {
@@ -61,7 +68,8 @@ pub fn envelope_hash(envelope: &[u8]) -> Result<Hash, Refusal> {
 pub enum DedupKey<'a> {
     /// The caller's own key.
     Given(&'a str),
-    /// No key: the content is the key.
+    /// No key: the content is the key. It has the front half of the hash, so that an index of many is half as long;
+    /// whether two contents are the same is told by the whole.
     Content(Hash),
     /// A run of a request.
     Request {
@@ -118,7 +126,10 @@ impl std::fmt::Display for DedupKey<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Given(key) => write!(f, "k:{key}"),
-            Self::Content(hash) => write!(f, "h:{hash}"),
+            Self::Content(hash) => {
+                f.write_str("h:")?;
+                hex(&hash.0[..CONTENT_BYTES], f)
+            }
             Self::Request { request_id, run_no } => write!(f, "r:{request_id}:{run_no}"),
             Self::Rerun { job_id, n } => write!(f, "x:{job_id}:{n}"),
             Self::Child { parent, step_index, branch, turn, attempt_no, depth } => {

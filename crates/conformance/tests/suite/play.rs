@@ -15,7 +15,7 @@ use sprag_engine::store::{
 use sprag_kernel::decide::callback::{self, Ack, Report};
 use sprag_kernel::decide::leg1::{self, Leg1, Publish};
 use sprag_kernel::decide::rows::{EndingKind, Fence, LeaseId, Terms};
-use sprag_kernel::keys::{Hash, Mode, route};
+use sprag_kernel::keys::{DedupKey, Hash, Mode, route};
 use sprag_kernel::machine::State;
 use sprag_kernel::retry::RetryPolicy;
 use sprag_kernel::{JobState, Refusal};
@@ -50,7 +50,7 @@ pub fn facts(tenant: &str, key: Option<&str>, content: &str) -> JobFacts {
         payload: format!(r#"{{"content":"{content}"}}"#),
         schema_version: "1".to_owned(),
         idempotency_key: key.map(str::to_owned),
-        dedup_key: key.map_or_else(|| format!("h:{hash}"), |key| format!("k:{key}")),
+        dedup_key: key.map_or(DedupKey::Content(hash), DedupKey::Given).to_string(),
         hash,
         doc_id: None,
         mode: Mode::Default,
