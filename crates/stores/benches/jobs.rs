@@ -1,6 +1,6 @@
 //! Jobs per second on both stores, submit to closed, beside what the same disk and database do in the same run;
-//! the time of a lone job; the same rate in a store that is full of finished jobs; and the memory of an engine with
-//! many jobs queued. Prints Markdown.
+//! the time of a lone job; the same rate in a store that is full of finished jobs, beside that in an empty one; and
+//! the memory of an engine with many jobs queued. Prints Markdown.
 //! `cargo bench -p sprag-stores --profile dev --bench jobs -- postgres` runs one store only; `SPRAG_JOBS` sets the
 //! number of jobs per round, `SPRAG_FINISHED` how many fill a store.
 
@@ -16,6 +16,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use ceiling::Ceiling;
+use load::{Keys, Load};
+use sprag_engine::store::Store;
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
 
@@ -26,6 +28,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Rounds of which the best counts: other work on the machine only ever makes a round slower. Each has the ceiling
 /// beside it, since the disk and the processor move within minutes by more than what is compared.
 const ROUNDS: usize = 3;
+/// How often an empty and a full store are measured, one after the other; the middle ratio counts.
+const PAIRS: usize = 7;
 /// Commits that a lone job of one step waits for, one after the other.
 const LONE_COMMITS: f64 = 4.0;
 /// How the program that measures its own memory is told so.
@@ -35,7 +39,7 @@ const RESIDENT: &str = "--resident";
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(at) = args.iter().position(|arg| arg == RESIDENT) {
-        return print_resident(&args[at + 1], number("SPRAG_FINISHED", 100_000)).await;
+        return print_resident(&args[at + 1], finished()).await;
     }
     let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| *arg == name);
@@ -55,6 +59,11 @@ async fn main() {
 
 fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The load of all figures but one.
+fn load(steps: usize, jobs: usize) -> Load {
+    Load { steps, jobs, keys: Keys::Content }
 }
 
 /// What one round showed.
@@ -93,7 +102,6 @@ async fn sqlite() -> Vec<String> {
     let jobs = number("SPRAG_JOBS", 20_000);
     let path = |name: &str| folder.path().join(name);
     let open = |path: &PathBuf| SqliteStore::open(path, Durability::Full).unwrap();
-    let mut empty = Round::default();
     let mut ceiling = Ceiling::default();
     for steps in [1, 3] {
         let mut best = Round::default();
@@ -102,7 +110,7 @@ async fn sqlite() -> Vec<String> {
             ceiling = ceiling.better(&ceiling::of_sqlite(&bare));
             let file = path(&format!("{steps}-{round}.db"));
             let count = async |store: &SqliteStore| counted(store, &file).await;
-            let (rate, written) = load::run(open(&file), (steps, jobs), count).await;
+            let (rate, written) = load::run(open(&file), load(steps, jobs), count).await;
             best = best.better(Round { rate, written });
         }
         let own_of = |round| {
@@ -111,20 +119,24 @@ async fn sqlite() -> Vec<String> {
         };
         let own = (0..ROUNDS).map(own_of).fold(0.0, f64::max);
         best.print("SQLite, FULL", (steps, jobs), (&ceiling, own));
-        if steps == 1 {
-            empty = best;
-        }
     }
     let lone = load::lone(open(&path("lone.db"))).await;
-    let (full, finished) = (path("full.db"), number("SPRAG_FINISHED", 100_000));
-    load::run(open(&full), (1, finished), async |_| ()).await;
-    let mut filled = 0.0_f64;
-    for _ in 0..ROUNDS {
-        filled = filled.max(load::run(open(&full), (1, jobs), async |_| ()).await.0);
+    let mut notes = vec![lone_note("SQLite", lone, &ceiling)];
+    for keys in [Keys::Content, Keys::Given] {
+        let full = path(&format!("full of {keys}.db"));
+        fill(open(&full), keys).await;
+        let mut pairs = Pairs::default();
+        for n in 0..PAIRS {
+            let (load, new) = (Load { steps: 1, jobs, keys }, path(&format!("{n} of {keys}.db")));
+            let empty = load::run(open(&new), load, async |_| ()).await.0;
+            pairs.push(empty, load::run(open(&full), load, async |_| ()).await.0);
+        }
+        let lone = (load::lone(open(&path("lone.db"))).await, load::lone(open(&full)).await);
+        notes.push(pairs.note("SQLite", keys, lone));
     }
-    let lone = (lone, load::lone(open(&full)).await);
     let resident = resident_of(&format!("sqlite:{}", path("resident.db").display()));
-    notes("SQLite", (lone, &ceiling), (filled, empty.rate, finished), &resident)
+    notes.push(resident_note("SQLite", &resident));
+    notes
 }
 
 /// Counted by SQLite; every event is an insert of its own, and nothing has deleted any.
@@ -141,52 +153,82 @@ async fn postgres() -> Vec<String> {
     let jobs = number("SPRAG_JOBS", 20_000);
     let mut ceiling = Ceiling::default();
     let open = async |url: &str| PostgresStore::open(&PostgresOptions::new(url)).await.unwrap();
-    let mut empty = Round::default();
     for steps in [1, 3] {
         let (mut best, mut own) = (Round::default(), 0.0_f64);
         for _ in 0..ROUNDS {
             ceiling = ceiling.better(&ceiling::of_postgres(&cluster.database().await).await);
             let url = cluster.database().await;
-            let (rate, ()) = load::run(open(&url).await, (steps, jobs), async |_| ()).await;
+            let (rate, ()) = load::run(open(&url).await, load(steps, jobs), async |_| ()).await;
             best = best.better(Round { rate, written: statistics(&url).await });
             own = own.max(ceiling::of_own_postgres(&url).await);
         }
         best.print("Postgres", (steps, jobs), (&ceiling, own));
-        if steps == 1 {
-            empty = best;
-        }
     }
     let lone = load::lone(open(&cluster.database().await).await).await;
-    let (full, finished) = (cluster.database().await, number("SPRAG_FINISHED", 100_000));
-    load::run(open(&full).await, (1, finished), async |_| ()).await;
-    settle(&full).await;
-    let mut filled = 0.0_f64;
-    for _ in 0..ROUNDS {
-        filled = filled.max(load::run(open(&full).await, (1, jobs), async |_| ()).await.0);
+    let mut notes = vec![lone_note("Postgres", lone, &ceiling)];
+    for keys in [Keys::Content, Keys::Given] {
+        let full = cluster.database().await;
+        fill(open(&full).await, keys).await;
+        settle(&full).await;
+        let mut pairs = Pairs::default();
+        for _ in 0..PAIRS {
+            let (load, new) = (Load { steps: 1, jobs, keys }, cluster.database().await);
+            let empty = load::run(open(&new).await, load, async |_| ()).await.0;
+            pairs.push(empty, load::run(open(&full).await, load, async |_| ()).await.0);
+        }
+        let new = cluster.database().await;
+        let lone = (load::lone(open(&new).await).await, load::lone(open(&full).await).await);
+        notes.push(pairs.note("Postgres", keys, lone));
     }
-    let lone = (lone, load::lone(open(&full).await).await);
     let resident = resident_of(&cluster.database().await);
-    notes("Postgres", (lone, &ceiling), (filled, empty.rate, finished), &resident)
+    notes.push(resident_note("Postgres", &resident));
+    notes
 }
 
-fn notes(
-    store: &str,
-    ((lone, lone_in_full), ceiling): ((Duration, Duration), &Ceiling),
-    (filled, empty, finished): (f64, f64, usize),
-    resident: &str,
-) -> Vec<String> {
-    let full_share = lone.as_secs_f64() / lone_in_full.as_secs_f64();
+/// How many finished jobs a full store has.
+fn finished() -> usize {
+    number("SPRAG_FINISHED", 100_000)
+}
+
+async fn fill<S: Store>(store: S, keys: Keys) {
+    load::run(store, Load { steps: 1, jobs: finished(), keys }, async |_| ()).await;
+}
+
+/// Jobs per second in an empty store and in a full one, measured one after the other.
+#[derive(Default)]
+struct Pairs(Vec<(f64, f64)>);
+
+impl Pairs {
+    fn push(&mut self, empty: f64, full: f64) {
+        self.0.push((empty, full));
+    }
+
+    fn middle(&self, of: impl Fn(&(f64, f64)) -> f64) -> f64 {
+        let mut all: Vec<f64> = self.0.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    }
+
+    fn note(&self, store: &str, keys: Keys, (lone, lone_in_full): (Duration, Duration)) -> String {
+        let (empty, full) = (self.middle(|pair| pair.0), self.middle(|pair| pair.1));
+        let share = self.middle(|(empty, full)| full / empty);
+        let lone_share = lone.as_secs_f64() / lone_in_full.as_secs_f64();
+        format!(
+            "- {store}, with {} finished jobs in it, known by {keys}: {full:.0} jobs/s beside {empty:.0} in an empty one, {share:.2} in the middle of {PAIRS} pairs; a lone job {lone_share:.2}",
+            finished()
+        )
+    }
+}
+
+fn lone_note(store: &str, lone: Duration, ceiling: &Ceiling) -> String {
     let (lone, bare) = (lone.as_secs_f64() * 1e3, LONE_COMMITS / ceiling.commits * 1e3);
-    vec![
-        format!(
-            "- {store}, a lone job, submit to closed: p50 {lone:.2} ms; {LONE_COMMITS} commits of one row: {bare:.2} ms"
-        ),
-        format!(
-            "- {store}, with {finished} finished jobs in it: {filled:.0} jobs/s, {:.2} of an empty one; a lone job {full_share:.2}",
-            filled / empty
-        ),
-        format!("- {store}, resident memory with {finished} jobs queued: {resident} MiB"),
-    ]
+    format!(
+        "- {store}, a lone job, submit to closed: p50 {lone:.2} ms; {LONE_COMMITS} commits of one row: {bare:.2} ms"
+    )
+}
+
+fn resident_note(store: &str, resident: &str) -> String {
+    format!("- {store}, resident memory with {} jobs queued: {resident} MiB", finished())
 }
 
 /// Rows written in the books and transactions committed, as the server has counted them.

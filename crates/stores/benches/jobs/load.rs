@@ -15,12 +15,42 @@ const SUBMITTERS: usize = 20;
 const UNDER_WAY: usize = 200;
 const LONE_JOBS: usize = 300;
 
+/// By what jobs are known. An index of them is written all over, or at its end.
+#[derive(Clone, Copy)]
+pub(crate) enum Keys {
+    /// Their content.
+    Content,
+    /// Keys that their callers give, in order.
+    Given,
+}
+
+impl std::fmt::Display for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Content => "their content",
+            Self::Given => "keys in order",
+        })
+    }
+}
+
+/// So many jobs of so many steps.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) steps: usize,
+    pub(crate) jobs: usize,
+    pub(crate) keys: Keys,
+}
+
 /// Content that no other job of this process has.
-pub(crate) fn envelope() -> String {
+fn envelope(keys: Keys) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let key = match keys {
+        Keys::Content => String::new(),
+        Keys::Given => format!(r#""idempotency_key":"job-{n:09}","#),
+    };
     format!(
-        r#"{{"tenant_id":"t","request_type":"BENCH","input_ref":"in","output_ref":"out","payload":{{"n":{n}}},"schema_version":"1"}}"#
+        r#"{{"tenant_id":"t","request_type":"BENCH",{key}"input_ref":"in","output_ref":"out","payload":{{"n":{n}}},"schema_version":"1"}}"#
     )
 }
 
@@ -39,7 +69,7 @@ async fn engine<S: Store>(store: S, steps: usize, done: &Arc<AtomicUsize>) -> Ar
     Arc::new(builder.start().await.unwrap())
 }
 
-pub(crate) async fn submit<S: Store>(engine: &Arc<Engine<S>>, jobs: usize) {
+async fn submit<S: Store>(engine: &Arc<Engine<S>>, (jobs, keys): (usize, Keys)) {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..SUBMITTERS {
         let engine = engine.clone();
@@ -47,7 +77,7 @@ pub(crate) async fn submit<S: Store>(engine: &Arc<Engine<S>>, jobs: usize) {
             let mut inner = tokio::task::JoinSet::new();
             for _ in 0..jobs / SUBMITTERS {
                 let engine = engine.clone();
-                inner.spawn(async move { engine.submit(envelope().as_bytes()).await.unwrap() });
+                inner.spawn(async move { engine.submit(envelope(keys).as_bytes()).await.unwrap() });
                 if inner.len() > UNDER_WAY {
                     inner.join_next().await;
                 }
@@ -62,13 +92,13 @@ pub(crate) async fn submit<S: Store>(engine: &Arc<Engine<S>>, jobs: usize) {
 /// before it is closed.
 pub(crate) async fn run<S: Store, T>(
     store: S,
-    (steps, jobs): (usize, usize),
+    Load { steps, jobs, keys }: Load,
     look: impl AsyncFnOnce(&S) -> T,
 ) -> (f64, T) {
     let done = Arc::new(AtomicUsize::new(0));
     let engine = engine(store, steps, &done).await;
     let start = Instant::now();
-    submit(&engine, jobs).await;
+    submit(&engine, (jobs, keys)).await;
     while done.load(Ordering::Relaxed) < jobs * steps {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -94,7 +124,7 @@ pub(crate) async fn lone<S: Store>(store: S) -> Duration {
     let mut times = Vec::new();
     for _ in 0..LONE_JOBS {
         let start = Instant::now();
-        let job_id = engine.submit(envelope().as_bytes()).await.unwrap().job_id;
+        let job_id = engine.submit(envelope(Keys::Content).as_bytes()).await.unwrap().job_id;
         engine.closed(job_id).await.unwrap();
         times.push(start.elapsed());
     }
@@ -107,7 +137,7 @@ pub(crate) async fn lone<S: Store>(store: S) -> Duration {
 pub(crate) async fn resident<S: Store>(store: S, jobs: usize) -> f64 {
     let protocol = Protocol::new("bench.v1", "BENCH").step("s", "nobody");
     let engine = Arc::new(EngineBuilder::new(store).protocol(protocol).start().await.unwrap());
-    submit(&engine, jobs).await;
+    submit(&engine, (jobs, Keys::Content)).await;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kib: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();

@@ -94,7 +94,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "journal_mode", "WAL")?;
     synchronous(connection, durability)?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
-    connection.pragma_update(None, "cache_size", -49_152)?;
+    connection.pragma_update(None, "cache_size", -45_056)?;
     // Savepoints copy the pages they may have to bring back: to memory, not to a file.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     keep_plans(connection)?;
