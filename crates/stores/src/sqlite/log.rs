@@ -13,9 +13,9 @@
 //! away from then on, until it is opened again and reads what there is.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use sprag_engine::crash::crash_point;
@@ -46,6 +46,7 @@ struct Over {
 
 struct Disk {
     sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    turn: Mutex<()>,
     /// Number of the last transaction that can be seen.
     seen: AtomicU64,
     /// Number of the last transaction that is durable, or why none will be any more.
@@ -56,7 +57,8 @@ impl Log {
     /// A log that `sync` brings to disk.
     pub(super) fn start(sync: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let (durable, seen) = (watch::Sender::new(Ok(0)), AtomicU64::new(0));
-        let disk = Arc::new(Disk { sync: Box::new(sync), seen, durable });
+        let disk = Disk { sync: Box::new(sync), turn: Mutex::default(), seen, durable };
+        let disk = Arc::new(disk);
         let (over, waiting) = sync_channel(WAITING);
         let syncing = disk.clone();
         let thread = std::thread::Builder::new()
@@ -125,26 +127,25 @@ impl Disk {
         }
     }
 
-    /// Everything up to this number is in the log; syncs it and answers.
+    /// Everything up to this number is in the log; answers when it is on disk.
     fn settle(&self, number: u64, group: impl IntoIterator<Item = Answering>) {
-        let known = self.durable.borrow().clone();
-        let synced = known.and_then(|known| {
-            // Who has only looked waits for what was seen, and mostly that is durable.
-            if known < number { (self.sync)().map_err(|error| lost(&error)) } else { Ok(()) }
-        });
+        let failure = self.synced(number).err().map(StoreError::Unavailable);
         crash_point("sqlite.after_sync");
-        let failure = synced.as_ref().err().cloned().map(StoreError::Unavailable);
-        self.durable.send_if_modified(|durable| {
-            // Of the two who sync the other may have come further; a failure is for ever.
-            let is_news = durable.as_ref().is_ok_and(|known| synced.is_err() || *known < number);
-            if is_news {
-                *durable = synced.map(|()| number);
-            }
-            is_news
-        });
         for answering in group {
             answering(failure.as_ref());
         }
+    }
+
+    /// Syncs up to this number, unless somebody has. One at a time: the disk tells only one of two that it has failed.
+    fn synced(&self, number: u64) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.durable.borrow().clone()?;
+        if known < number {
+            let synced = (self.sync)().map(|()| number).map_err(|error| lost(&error));
+            self.durable.send_replace(synced.clone());
+            synced?;
+        }
+        Ok(())
     }
 }
 
@@ -156,7 +157,6 @@ fn lost(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
@@ -266,5 +266,26 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let read = runtime.block_on(log.durable().reached());
         assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    }
+
+    #[test]
+    fn nobody_is_told_that_all_is_well_beside_a_sync_that_fails() {
+        let (log, disk) = slow_disk();
+        let (told, answers) = channel();
+        log.commits();
+        log.answer_later(noting(&told));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                log.commits();
+                log.answer(noting(&told));
+            });
+            // Both are to be under way.
+            std::thread::sleep(A_MOMENT);
+            disk.send(Err(io::Error::other("no such disk"))).unwrap();
+            disk.send(Ok(())).unwrap();
+        });
+        for _ in 0..2 {
+            assert!(answers.recv_timeout(SOON).unwrap().is_err());
+        }
     }
 }
