@@ -142,7 +142,7 @@ impl Disk {
         let known = self.durable.borrow().clone()?;
         if known < number {
             let synced = (self.sync)().map(|()| number).map_err(|error| lost(&error));
-            self.durable.send_replace(synced.clone());
+            self.durable.send_modify(|durable| durable.clone_from(&synced));
             synced?;
         }
         Ok(())
