@@ -97,6 +97,7 @@ pub(crate) fn audit_of(connection: &rusqlite::Connection) -> Answer<Vec<Check>> 
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
+    /// Closed first: whoever is the last to close the file copies the log into it, and readers cannot.
     readers: readers::Readers,
     writer: writer::Writer,
     /// Held by an engine, not by those who only look.
