@@ -408,28 +408,74 @@ BEGIN
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 END;
 
--- Steps 1 to 3 of an ending message, as one statement: an INSERT here. The guard is the trigger's WHEN;
--- what the digits and states become is handed in, decided by the kernel, and so is the number of the event.
+-- Steps 1 to 3 of an ending message of a sequence, as one statement: an INSERT into one of three views. The guard is in
+-- the update of the attempt, whose row is the message's too; what follows it looks whether that held. What the digits and
+-- states become is handed in, decided by the kernel.
+-- SQLite makes ready for whatever a trigger can write, every time, which takes as long as to write it. So what nearly all
+-- messages need stands by itself: they have succeeded, hold no slot of a gate, and nothing follows, or the next step,
+-- entered for an engine that has a slot for it. With a range of one key SQLite writes a row where it has found it; by an
+-- equation it would look for its place once more.
 CREATE VIEW finish_op AS
-SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no,
-    NULL AS attempt_version, NULL AS job_version, NULL AS now, NULL AS step_to, NULL AS ledger,
-    NULL AS guid, NULL AS children, NULL AS semaphore, NULL AS job_to, NULL AS advance,
-    NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
-    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS changes, NULL AS tasks,
-    NULL AS n;
+SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no, NULL AS attempt_version, NULL AS job_version,
+    NULL AS now, NULL AS step_to, NULL AS ledger, NULL AS guid, NULL AS semaphore, NULL AS job_to,
+    NULL AS completed_at, NULL AS engine_no;
 
 CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
+BEGIN
+    UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid, children = 0,
+        version = version + 1, owner = NULL, updated_at = NEW.now, completed_at = NEW.now
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no AND version = NEW.attempt_version
+        AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL;
+
+    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1, events = events + 1,
+        updated_at = NEW.now, completed_at = NEW.completed_at
+    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0
+        AND changes() = 1;
+END;
+
+-- The same for a message after which the next step is entered for an engine that has a slot for it.
+CREATE VIEW advance_op AS SELECT * FROM finish_op;
+
+CREATE TRIGGER advance_op_insert INSTEAD OF INSERT ON advance_op
+BEGIN
+    UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid, children = 1,
+        version = version + 1, owner = NULL, updated_at = NEW.now, completed_at = NEW.now
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no AND version = NEW.attempt_version
+        AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL;
+
+    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1, events = events + 1,
+        current_step = current_step + 1, updated_at = NEW.now
+    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0
+        AND changes() = 1;
+
+    UPDATE attempt SET version = version + 1, updated_at = NEW.now, ledger = ledger + 1000000000000,
+        owner = NEW.engine_no
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index + 1 AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no BETWEEN 1 AND 1 AND changes() = 1;
+END;
+
+-- The same for every other message: it has failed or its job is being cancelled, it gives back a slot, another attempt
+-- follows it, the next step goes to the queue, or there are completion tasks.
+CREATE VIEW finish_more_op AS
+SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no, NULL AS attempt_version, NULL AS job_version,
+    NULL AS now, NULL AS step_to, NULL AS ledger, NULL AS guid, NULL AS children, NULL AS semaphore,
+    NULL AS job_to, NULL AS cancels_waiting, NULL AS follows, NULL AS enter_next, NULL AS engine_no,
+    NULL AS ageing_ms, NULL AS due_at, NULL AS losses, NULL AS excused, NULL AS tasks;
+
+CREATE TRIGGER finish_more_op_insert INSTEAD OF INSERT ON finish_more_op
 WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
         AND j.version = NEW.job_version AND j.semaphore > 0
     FROM attempt a JOIN job j ON j.job_id = a.job_id
-    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
-        AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
+    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch AND a.turn = NEW.turn
+        AND a.attempt_no = NEW.attempt_no)
 BEGIN
     UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid,
         children = NEW.children, version = version + 1, owner = NULL, admitted_at = NULL,
         updated_at = NEW.now, completed_at = NEW.now
-    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch
-        AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no = NEW.attempt_no;
 
     UPDATE attempt SET version = version + 1, updated_at = NEW.now,
         ledger = ledger + NEW.enter_next * 1000000000000,
@@ -438,33 +484,6 @@ BEGIN
     WHERE NEW.follows = 1 AND job_id = NEW.job_id AND step_index = NEW.step_index + 1
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = 1;
 
-    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1,
-        current_step = current_step + NEW.advance, events = events + 1, updated_at = NEW.now,
-        completed_at = iif(NEW.semaphore = 0, NEW.now, NULL),
-        error_code = iif(NEW.semaphore = 0 AND NEW.step_to <> 4, (SELECT error_code FROM attempt a
-            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
-            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL),
-        error_message = iif(NEW.semaphore = 0 AND NEW.step_to <> 4, (SELECT error_message FROM attempt a
-            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
-            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
-    WHERE job_id = NEW.job_id;
-
-    INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
-    VALUES (NEW.job_id, NEW.n, NEW.now, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no, NEW.changes);
-END;
-
--- The same for a message with more to do: another attempt follows it, its job is being cancelled, or it closes a job that
--- has a slot or completion tasks. It stands apart because SQLite makes ready for each of these every time, also if there
--- is nothing to write, which costs a third of what the others need.
-CREATE VIEW finish_more_op AS SELECT * FROM finish_op;
-
-CREATE TRIGGER finish_more_op_insert INSTEAD OF INSERT ON finish_more_op
-WHEN (SELECT a.version = NEW.attempt_version AND a.guid / 1000000000 % 10 = 0
-        AND j.version = NEW.job_version AND j.semaphore > 0
-    FROM attempt a JOIN job j ON j.job_id = a.job_id
-    WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
-        AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no)
-BEGIN
     INSERT INTO attempt (job_id, step_index, branch, turn, attempt_no, state, version, ledger, losses, excused,
         timer_at, created_at, updated_at, priority, step_id, step_type, service, gate, gate_max, gate_gap)
     SELECT job_id, step_index, branch, turn, attempt_no + 1, NEW.step_to, 1, 0, NEW.losses, NEW.excused,
@@ -478,6 +497,17 @@ BEGIN
     WHERE NEW.cancels_waiting IS NOT NULL AND job_id = NEW.job_id AND state IN (0, 5)
         AND ending IS NULL;
 
+    UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1, events = events + 1,
+        current_step = current_step + (NEW.follows = 1), updated_at = NEW.now,
+        completed_at = iif(NEW.semaphore = 0, NEW.now, NULL),
+        error_code = iif(NEW.semaphore = 0, (SELECT error_code FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL),
+        error_message = iif(NEW.semaphore = 0, (SELECT error_message FROM attempt a
+            WHERE a.job_id = NEW.job_id AND a.step_index = NEW.step_index AND a.branch = NEW.branch
+            AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
+    WHERE job_id = NEW.job_id;
+
     UPDATE tenant SET open_jobs = open_jobs - 1
     WHERE NEW.semaphore = 0 AND tenant_id = (SELECT tenant_id FROM job
         WHERE job_id = NEW.job_id AND substr(dedup_key, 1, 2) <> 'c:');
@@ -485,11 +515,6 @@ BEGIN
     INSERT INTO completion (job_id, task, due_at, created_at)
     SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks)
     WHERE NEW.semaphore = 0 AND NEW.tasks IS NOT NULL;
-
-    INSERT INTO finish_op VALUES (NEW.job_id, NEW.step_index, NEW.branch, NEW.turn, NEW.attempt_no,
-        NEW.attempt_version, NEW.job_version, NEW.now, NEW.step_to, NEW.ledger, NEW.guid, NEW.children,
-        NEW.semaphore, NEW.job_to, NEW.advance, NEW.cancels_waiting, NEW.follows, NEW.enter_next,
-        NEW.engine_no, NEW.ageing_ms, NEW.due_at, NEW.losses, NEW.excused, NEW.changes, NEW.tasks, NEW.n);
 END;
 
 -- The same for a message of a graph. Which plan it takes is found in the writer's transaction. What its end

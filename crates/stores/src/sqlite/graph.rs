@@ -14,7 +14,8 @@ use sprag_kernel::JobState;
 use sprag_kernel::ledger::Settled;
 use sprag_kernel::machine::State;
 
-use super::legs::{JobNow, attempt_now, tasks};
+use super::finish::tasks;
+use super::legs::{JobNow, attempt_now};
 use super::writer::Tx;
 use crate::{AGEING_MS, repeat};
 

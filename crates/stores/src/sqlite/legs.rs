@@ -1,4 +1,4 @@
-//! The two legs: claim, the work of Leg1, the entry of Leg2, Steps 1 to 3.
+//! The two legs up to the entry of Leg2: claim, the work of Leg1, messages that end attempts. `finish.rs` goes on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use rusqlite::{ToSql, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::store::{
-    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, FinishOutcome, FinishPlan,
-    FinishWrite, FollowWrite, HandOff, Held, JobFacts, Pulse, Wish, ending_code,
+    Answer, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite, HandOff, Held, JobFacts, Pulse,
+    Wish, ending_code,
 };
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::ledger::Semaphore;
@@ -17,12 +17,11 @@ use sprag_kernel::{JobState, OutboxState};
 
 use super::children;
 use super::engines::expect_alive;
-use super::graph;
 use super::rows::{HELD_COLUMNS, held_if_readable, key, place, state};
-use super::upkeep::{Exceptions, is_paused};
+use super::upkeep::is_paused;
 use super::writer::Tx;
+use crate::SHARED_BYTES;
 use crate::repeat::{self, AttemptNow};
-use crate::{AGEING_MS, SHARED_BYTES};
 
 pub(super) fn claim(tx: &Tx<'_>, engine: EngineNo, wishes: &[Wish]) -> Answer<Vec<Held>> {
     expect_alive(tx, engine)?;
@@ -179,9 +178,9 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
     }
     crash_point("dispatch.after_attempt");
     tx.execute(
-        "UPDATE job SET state = ?2, version = version + 1, events = events + 1,
+        "UPDATE OR FAIL job SET state = ?2, version = version + 1, events = events + 1,
                  attempts_total = attempts_total + 1, updated_at = ?3
-             WHERE job_id = ?1",
+             WHERE job_id BETWEEN ?1 AND ?1",
         params![key.job_id.as_bytes(), write.job_to.code(), tx.now],
     )?;
     tx.tally.moved(write.job_from, write.job_to);
@@ -230,7 +229,11 @@ fn execute_either(
 }
 
 /// The event row of a change whose number is known from the job row.
-fn numbered_event(tx: &Tx<'_>, key: &AttemptKey, (n, changes): (u32, &str)) -> Answer<()> {
+pub(super) fn numbered_event(
+    tx: &Tx<'_>,
+    key: &AttemptKey,
+    (n, changes): (u32, &str),
+) -> Answer<()> {
     tx.execute(
         "INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -339,30 +342,13 @@ pub(super) fn cancelling(tx: &Tx<'_>, mut jobs: Vec<JobId>) -> Answer<Vec<JobId>
     Ok(jobs)
 }
 
-pub(super) fn finish(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    writes: &[FinishWrite],
-) -> Answer<Vec<FinishOutcome>> {
-    expect_alive(tx, engine)?;
-    // Which message closes a job is settled in the order of the keys, however the slice was handed in.
-    let mut order: Vec<usize> = (0..writes.len()).collect();
-    order.sort_by_key(|n| writes[*n].key);
-    let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
-    let exceptions = Exceptions::look(tx)?;
-    for n in order {
-        outcomes[n] = finish_one(tx, engine, &writes[n], exceptions)?;
-    }
-    Ok(outcomes)
-}
-
 /// The job as Leg1 and Step 2 find it.
 pub(super) struct JobNow {
     pub(super) state: JobState,
     pub(super) verdict: Option<JobState>,
     pub(super) version: u64,
     pub(super) semaphore: Semaphore,
-    events: u32,
+    pub(super) events: u32,
 }
 
 impl JobNow {
@@ -372,7 +358,7 @@ impl JobNow {
     }
 }
 
-fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
+pub(super) fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
     let found: Option<(u8, Option<u8>, u64, u32, u32)> = tx.find(
         "SELECT state, verdict, version, semaphore, events FROM job WHERE job_id = ?1",
         [key.job_id.as_bytes()],
@@ -382,141 +368,4 @@ fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
     let verdict = verdict.map(state).transpose()?;
     let semaphore = Semaphore::new(semaphore);
     Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore, events }))
-}
-
-fn finish_one(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    write: &FinishWrite,
-    exceptions: Exceptions,
-) -> Answer<FinishOutcome> {
-    let outcome = finish_steps(tx, engine, write, exceptions)?;
-    if let (FinishOutcome::Done { job, .. }, Some(tells)) = (outcome, &write.tells)
-        && job.is_terminal()
-    {
-        children::tell(tx, engine, (write.key.job_id, job), tells)?;
-    }
-    Ok(outcome)
-}
-
-fn finish_steps(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    write: &FinishWrite,
-    exceptions: Exceptions,
-) -> Answer<FinishOutcome> {
-    let Some(job) = job_now(tx, &write.key)? else { return Ok(FinishOutcome::Gone) };
-    if let Some(graph) = &write.graph {
-        return graph::finish(tx, write, graph, &job);
-    }
-    let cancelling = job.state == JobState::Cancelling;
-    let plan = if cancelling { &write.cancelling } else { &write.open };
-    let children = u32::from(plan.follows != FollowWrite::Nothing);
-    let Ok(settled) = job.semaphore.settle(children) else {
-        // The job is closed, perhaps by this very message.
-        return repeated_finish(tx, engine, write, &job);
-    };
-    let enter_next =
-        write.enter_next && plan.follows == FollowWrite::NextStep && !exceptions.is_any_paused;
-    let closes = settled.after.get() == 0;
-    let closes_more = closes && (!write.tasks.is_empty() || exceptions.is_any_limited);
-    let before = tx.connection.total_changes();
-    let settled_to = (settled.after, enter_next, closes_more);
-    insert_finish_op(tx, engine, write, (plan, &job), settled_to)?;
-    crash_point("finish.after_statement");
-    if tx.connection.total_changes() == before {
-        return repeated_finish(tx, engine, write, &job);
-    }
-    let state = if settled.hit { plan.job_closed } else { job.state };
-    tx.tally.moved(job.state, state);
-    Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enter_next })
-}
-
-/// The same write again, after its outcome was lost: what it had done.
-fn repeated_finish(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    write: &FinishWrite,
-    job: &JobNow,
-) -> Answer<FinishOutcome> {
-    if !write.repeats || !repeat::finished(attempt_now(tx, &write.key)?, write) {
-        return Ok(FinishOutcome::Gone);
-    }
-    let next = AttemptKey { step_index: write.key.step_index + 1, attempt_no: 1, ..write.key };
-    let owner: Option<Option<i64>> = tx.find(
-        "SELECT owner FROM attempt WHERE job_id = ?1 AND step_index = ?2 AND branch = ?3
-             AND turn = ?4 AND attempt_no = 1 AND lease_id IS NULL",
-        params![next.job_id.as_bytes(), next.step_index, next.branch.cast_signed(), next.turn],
-        |row| row.get(0),
-    )?;
-    let entered_next = owner.flatten() == Some(engine.0);
-    Ok(FinishOutcome::Done { job: job.state, job_version: job.version, entered_next })
-}
-
-fn insert_finish_op(
-    tx: &Tx<'_>,
-    engine: EngineNo,
-    write: &FinishWrite,
-    (plan, job): (&FinishPlan, &JobNow),
-    (semaphore, enter_next, closes_more): (Semaphore, bool, bool),
-) -> Answer<usize> {
-    let closes = semaphore.get() == 0;
-    let key = &write.key;
-    let (follows, due, (losses, excused)) = match plan.follows {
-        FollowWrite::Nothing => (0, None, (0, 0)),
-        FollowWrite::NextStep => (1, None, (0, 0)),
-        FollowWrite::Duty => unreachable!("a sequence has no duties"),
-        FollowWrite::NextAttempt { delay_ms, losses, excused } => {
-            let due = tx.now + i64::try_from(delay_ms).unwrap_or(i64::MAX / 2);
-            (2, Some(due), (losses, excused))
-        }
-    };
-    let changes = if closes {
-        format!("{}J{}>{} ", plan.changes, job.state.code(), plan.job_closed.code())
-    } else {
-        plan.changes.clone()
-    };
-    let cancels = plan.waiting_to.map(State::code);
-    let sql = if follows == 2 || cancels.is_some() || closes_more {
-        include_str!("../../sql/sqlite/finish_more.sql")
-    } else {
-        include_str!("../../sql/sqlite/finish.sql")
-    };
-    tx.execute(
-        sql,
-        params![
-            key.job_id.as_bytes(),
-            key.step_index,
-            key.branch.cast_signed(),
-            key.turn,
-            key.attempt_no,
-            write.version,
-            job.version,
-            tx.now,
-            plan.step_to.code(),
-            if closes { plan.ledger_closing.get() } else { plan.ledger.get() },
-            if closes { plan.guid_closing.get() } else { plan.guid.get() },
-            u32::from(follows > 0),
-            semaphore.get(),
-            if closes { plan.job_closed.code() } else { job.state.code() },
-            u32::from(follows == 1),
-            cancels,
-            follows,
-            enter_next,
-            engine.0,
-            AGEING_MS,
-            due,
-            losses,
-            excused,
-            changes,
-            tasks(&write.tasks),
-            job.events + 1,
-        ],
-    )
-}
-
-/// Completion tasks as the statement takes them; nothing for the many jobs that have none.
-pub(super) fn tasks(tasks: &[String]) -> Option<String> {
-    let text = || serde_json::to_string(tasks).expect("a list of text is JSON");
-    (!tasks.is_empty()).then(text)
 }

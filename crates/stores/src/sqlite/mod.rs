@@ -13,6 +13,7 @@ mod children;
 mod clock;
 mod engines;
 mod feed;
+mod finish;
 mod gates;
 mod graph;
 mod inbox;
@@ -339,7 +340,7 @@ impl Store for SqliteStore {
         engine: EngineNo,
         writes: Vec<FinishWrite>,
     ) -> Answer<Vec<FinishOutcome>> {
-        self.writer.run(move |tx| legs::finish(tx, engine, &writes)).await
+        self.writer.run(move |tx| finish::finish(tx, engine, &writes)).await
     }
 
     async fn amend<T: Send + 'static>(
