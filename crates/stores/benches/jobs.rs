@@ -1,8 +1,12 @@
 //! Jobs per second on both stores, submit to closed, beside what the same disk and database do in the same run;
 //! the time of a lone job; the same rate in a store that is full of finished jobs, beside that in an empty one; and
 //! the memory of an engine with many jobs queued. Prints Markdown.
+//!
+//! The disk and the processor of a shared machine move within minutes by more than what is compared. So every round has
+//! its ceilings beside it, and what is printed is the middle of the rounds, of rates and of shares alike.
+//!
 //! `cargo bench -p sprag-stores --profile dev --bench jobs -- postgres` runs one store only; `SPRAG_JOBS` sets the
-//! number of jobs per round, `SPRAG_FINISHED` how many fill a store.
+//! number of jobs per round, `SPRAG_FINISHED` how many fill a store; with `SPRAG_STATS` each round says more.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,10 +29,9 @@ use sprag_stores::sqlite::{Durability, SqliteStore};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rounds of which the best counts: other work on the machine only ever makes a round slower. Each has the ceiling
-/// beside it, since the disk and the processor move within minutes by more than what is compared.
-const ROUNDS: usize = 3;
-/// How often an empty and a full store are measured, one after the other; the middle ratio counts.
+/// How often jobs are measured beside their ceilings.
+const ROUNDS: usize = 5;
+/// How often an empty and a full store are measured, one after the other.
 const PAIRS: usize = 7;
 /// Commits that a lone job of one step waits for, one after the other.
 const LONE_COMMITS: f64 = 4.0;
@@ -67,34 +70,59 @@ fn load(steps: usize, jobs: usize) -> Load {
 }
 
 /// What one round showed.
-#[derive(Clone, Copy, Default)]
 struct Round {
     rate: f64,
     written: Written,
+    ceiling: Ceiling,
+    /// The rows that the round has left, written again by bulk statements, per second.
+    own: f64,
 }
 
 /// What the database counted while all jobs of a round ran.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Written {
     rows: f64,
     events: f64,
     commits: f64,
 }
 
-impl Round {
-    fn better(self, other: Self) -> Self {
-        if other.rate > self.rate { other } else { self }
+/// All rounds of a store with jobs of so many steps.
+struct Rounds {
+    steps: usize,
+    jobs: usize,
+    all: Vec<Round>,
+}
+
+impl Rounds {
+    fn middle(&self, of: impl Fn(&Round) -> f64) -> f64 {
+        middle(self.all.iter().map(of).collect())
     }
 
-    fn print(&self, store: &str, (steps, jobs): (usize, usize), (ceiling, own): (&Ceiling, f64)) {
-        let per_job = |count: f64| count / jobs as f64;
-        let (rows, events) = (per_job(self.written.rows), per_job(self.written.events));
-        let (rate, commits) = (self.rate, per_job(self.written.commits));
-        let (share, own_share) = (rate * rows / ceiling.rows, rate * rows / own);
-        print!("| {store} | {:.0} | {:.0} | {steps} ", ceiling.commits, ceiling.rows);
-        print!("| {rate:.0} | {rows:.1} | {events:.1} | {commits:.3} | {share:.2} ");
-        println!("| {own:.0} | {own_share:.2} |");
+    fn commits(&self) -> f64 {
+        self.middle(|round| round.ceiling.commits)
     }
+
+    fn print(&self, store: &str) {
+        let jobs = self.jobs as f64;
+        let (commits, bulk) = (self.commits(), self.middle(|round| round.ceiling.rows));
+        print!("| {store} | {commits:.0} | {bulk:.0} | {} ", self.steps);
+        let rows = self.middle(|round| round.written.rows / jobs);
+        let events = self.middle(|round| round.written.events / jobs);
+        let commits = self.middle(|round| round.written.commits / jobs);
+        print!(
+            "| {:.0} | {rows:.1} | {events:.1} | {commits:.3} ",
+            self.middle(|round| round.rate)
+        );
+        let per_second = |round: &Round| round.rate * round.written.rows / jobs;
+        let share = self.middle(|round| per_second(round) / round.ceiling.rows);
+        let own_share = self.middle(|round| per_second(round) / round.own);
+        println!("| {share:.2} | {:.0} | {own_share:.2} |", self.middle(|round| round.own));
+    }
+}
+
+fn middle(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 async fn sqlite() -> Vec<String> {
@@ -102,26 +130,23 @@ async fn sqlite() -> Vec<String> {
     let jobs = number("SPRAG_JOBS", 20_000);
     let path = |name: &str| folder.path().join(name);
     let open = |path: &PathBuf| SqliteStore::open(path, Durability::Full).unwrap();
-    let mut ceiling = Ceiling::default();
+    let mut commits = 0.0;
     for steps in [1, 3] {
-        let mut best = Round::default();
+        let mut rounds = Rounds { steps, jobs, all: Vec::new() };
         for round in 0..ROUNDS {
-            let bare = path(&format!("{steps}-{round}-bare.db"));
-            ceiling = ceiling.better(&ceiling::of_sqlite(&bare));
-            let file = path(&format!("{steps}-{round}.db"));
+            let of_round = |name: &str| path(&format!("{steps}-{round}{name}.db"));
+            let ceiling = ceiling::of_sqlite(&of_round("-bare"));
+            let file = of_round("");
             let count = async |store: &SqliteStore| counted(store, &file).await;
             let (rate, written) = load::run(open(&file), load(steps, jobs), count).await;
-            best = best.better(Round { rate, written });
+            let own = ceiling::of_own_sqlite(&file, &of_round("-copy"));
+            rounds.all.push(Round { rate, written, ceiling, own });
         }
-        let own_of = |round| {
-            let done = path(&format!("{steps}-{round}.db"));
-            ceiling::of_own_sqlite(&done, &path(&format!("{steps}-{round}-copy.db")))
-        };
-        let own = (0..ROUNDS).map(own_of).fold(0.0, f64::max);
-        best.print("SQLite, FULL", (steps, jobs), (&ceiling, own));
+        rounds.print("SQLite, FULL");
+        commits = rounds.commits();
     }
     let lone = load::lone(open(&path("lone.db"))).await;
-    let mut notes = vec![lone_note("SQLite", lone, &ceiling)];
+    let mut notes = vec![lone_note("SQLite", lone, commits)];
     for keys in [Keys::Content, Keys::Given] {
         let full = path(&format!("full of {keys}.db"));
         fill(open(&full), keys).await;
@@ -129,7 +154,8 @@ async fn sqlite() -> Vec<String> {
         for n in 0..PAIRS {
             let (load, new) = (Load { steps: 1, jobs, keys }, path(&format!("{n} of {keys}.db")));
             let empty = load::run(open(&new), load, async |_| ()).await.0;
-            pairs.push(empty, load::run(open(&full), load, async |_| ()).await.0);
+            let again = copied(&full, &path(&format!("{n} beside {keys}.db")));
+            pairs.push(empty, load::run(open(&again), load, async |_| ()).await.0);
         }
         let lone = (load::lone(open(&path("lone.db"))).await, load::lone(open(&full)).await);
         notes.push(pairs.note("SQLite", keys, lone));
@@ -137,6 +163,13 @@ async fn sqlite() -> Vec<String> {
     let resident = resident_of(&format!("sqlite:{}", path("resident.db").display()));
     notes.push(resident_note("SQLite", &resident));
     notes
+}
+
+/// The same store once more, on disk.
+fn copied(store: &Path, copy: &Path) -> PathBuf {
+    std::fs::copy(store, copy).unwrap();
+    std::fs::File::open(copy).unwrap().sync_all().unwrap();
+    copy.to_owned()
 }
 
 /// Counted by SQLite; every event is an insert of its own, and nothing has deleted any.
@@ -151,21 +184,22 @@ async fn counted(store: &SqliteStore, file: &Path) -> Written {
 async fn postgres() -> Vec<String> {
     let cluster = sprag_conformance::cluster::Cluster::start();
     let jobs = number("SPRAG_JOBS", 20_000);
-    let mut ceiling = Ceiling::default();
+    let mut commits = 0.0;
     let open = async |url: &str| PostgresStore::open(&PostgresOptions::new(url)).await.unwrap();
     for steps in [1, 3] {
-        let (mut best, mut own) = (Round::default(), 0.0_f64);
+        let mut rounds = Rounds { steps, jobs, all: Vec::new() };
         for _ in 0..ROUNDS {
-            ceiling = ceiling.better(&ceiling::of_postgres(&cluster.database().await).await);
+            let ceiling = ceiling::of_postgres(&cluster.database().await).await;
             let url = cluster.database().await;
             let (rate, ()) = load::run(open(&url).await, load(steps, jobs), async |_| ()).await;
-            best = best.better(Round { rate, written: statistics(&url).await });
-            own = own.max(ceiling::of_own_postgres(&url).await);
+            let (written, own) = (statistics(&url).await, ceiling::of_own_postgres(&url).await);
+            rounds.all.push(Round { rate, written, ceiling, own });
         }
-        best.print("Postgres", (steps, jobs), (&ceiling, own));
+        rounds.print("Postgres");
+        commits = rounds.commits();
     }
     let lone = load::lone(open(&cluster.database().await).await).await;
-    let mut notes = vec![lone_note("Postgres", lone, &ceiling)];
+    let mut notes = vec![lone_note("Postgres", lone, commits)];
     for keys in [Keys::Content, Keys::Given] {
         let full = cluster.database().await;
         fill(open(&full).await, keys).await;
@@ -204,9 +238,7 @@ impl Pairs {
     }
 
     fn middle(&self, of: impl Fn(&(f64, f64)) -> f64) -> f64 {
-        let mut all: Vec<f64> = self.0.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
+        middle(self.0.iter().map(of).collect())
     }
 
     fn note(&self, store: &str, keys: Keys, (lone, lone_in_full): (Duration, Duration)) -> String {
@@ -220,8 +252,8 @@ impl Pairs {
     }
 }
 
-fn lone_note(store: &str, lone: Duration, ceiling: &Ceiling) -> String {
-    let (lone, bare) = (lone.as_secs_f64() * 1e3, LONE_COMMITS / ceiling.commits * 1e3);
+fn lone_note(store: &str, lone: Duration, commits: f64) -> String {
+    let (lone, bare) = (lone.as_secs_f64() * 1e3, LONE_COMMITS / commits * 1e3);
     format!(
         "- {store}, a lone job, submit to closed: p50 {lone:.2} ms; {LONE_COMMITS} commits of one row: {bare:.2} ms"
     )

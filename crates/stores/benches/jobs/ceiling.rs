@@ -17,17 +17,9 @@ const TABLE: &str =
 const TEXT: &str = "sixty-four characters, about what the texts of one attempt's row are";
 
 /// Per second.
-#[derive(Default)]
 pub(crate) struct Ceiling {
     pub(crate) commits: f64,
     pub(crate) rows: f64,
-}
-
-impl Ceiling {
-    /// The better of each.
-    pub(crate) fn better(&self, other: &Self) -> Self {
-        Self { commits: self.commits.max(other.commits), rows: self.rows.max(other.rows) }
-    }
 }
 
 pub(crate) fn of_sqlite(path: &Path) -> Ceiling {
