@@ -30,7 +30,6 @@ mod ledgers;
 mod literals;
 mod lives;
 mod locks;
-mod pairs;
 mod payloads;
 mod plans;
 mod poison;
