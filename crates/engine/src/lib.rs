@@ -30,6 +30,7 @@ pub mod names;
 pub mod new_job;
 pub mod outbound;
 pub mod pages;
+pub mod pairs;
 mod places;
 pub mod plan;
 pub mod policy;

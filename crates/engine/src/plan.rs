@@ -12,6 +12,7 @@ use sprag_kernel::decide::leg2::{self, Duty, Entered, Follows};
 use sprag_kernel::decide::rows::{
     AttemptRow, Ending, EndingKind, Fence, JobRow, LeaseId, NewLease, Terms,
 };
+use sprag_kernel::decide::submit::create;
 use sprag_kernel::keys::Hash;
 use sprag_kernel::ledger::Semaphore;
 use sprag_kernel::machine::{Change, State};
@@ -27,7 +28,7 @@ use crate::ids::AttemptKey;
 use crate::limits::{MAX_MESSAGE_BYTES, storable};
 use crate::store::{
     Amendment, AttemptError, DispatchWrite, Duties, EndWrite, FinishPlan, FinishWrite, FollowWrite,
-    GraphFinish, HandOff, Held, Timer,
+    GraphFinish, HandOff, Held, NewJob, Timer,
 };
 
 /// The changes of one commit, as an event row keeps them: `J0>1 S0>1 O0>1`.
@@ -345,6 +346,33 @@ fn closes_unbegun_to() -> (StepState, OutboxState) {
         .expect("the table closes what is not published");
     debug_assert_eq!(Some(step), waiting_to(true), "one statement closes all");
     (step, outbox)
+}
+
+/// The first attempt of a job that is created and entered with the same commit.
+pub fn born(job: &NewJob) -> Held {
+    let steps = u32::try_from(job.steps.len()).expect("steps are limited");
+    let (row, attempts) = create(steps);
+    let mut attempt = attempts[0];
+    attempt.ledger = attempt.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
+    Held {
+        key: AttemptKey::first(job.facts.job_id, 0),
+        attempt,
+        job: row,
+        facts: job.facts.clone(),
+        inputs: Vec::new(),
+        item: None,
+        output: None,
+        waits_until: None,
+        damage: None,
+        is_unentered: false,
+    }
+}
+
+/// The rows once a message has entered.
+pub fn entered(held: &Held, write: &EndWrite) -> Held {
+    let (ledger, ending) = (write.ledger, Some(write.ending));
+    let attempt = AttemptRow { version: write.version + 1, ledger, ending, ..held.attempt };
+    Held { attempt, ..held.clone() }
 }
 
 /// The attempt of the next step, as Steps 1 to 3 leave it when they enter it for this engine.

@@ -19,6 +19,7 @@ use crate::gate::Gates;
 use crate::hints::Hint;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use crate::pairs::{Beginning, Begun, Over, Seconds};
 use crate::schedules::Schedules;
 use crate::signals::Signals;
 use crate::upkeep::Upkeep;
@@ -154,6 +155,26 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
         jobs: Vec<NewJob>,
     ) -> impl Future<Output = Answer<Vec<Result<Submitted, Refusal>>>> + Send;
 
+    /// Creates jobs as [`Self::submit`] does, and does the work of Leg1 for those that are new, as [`Self::dispatch`]
+    /// does: two commits one after the other, without the caller in between. If one of them fails as a whole, the other
+    /// may have been made.
+    fn submit_and_dispatch(
+        &self,
+        engine: EngineNo,
+        beginnings: Vec<Beginning>,
+    ) -> impl Future<Output = Answer<Vec<Begun>>> + Send {
+        async move {
+            let (jobs, writes): (Vec<_>, Vec<_>) = beginnings.into_iter().unzip();
+            let submitted = self.submit(engine, jobs).await?;
+            let seconds = Seconds::of_created(&submitted, &writes);
+            let dispatched = match &*seconds.writes {
+                [] => Vec::new(),
+                writes => self.dispatch(engine, writes.to_vec()).await?,
+            };
+            Ok(submitted.into_iter().zip(seconds.spread(dispatched)).collect())
+        }
+    }
+
     /// Takes due activations, the most urgent first, and enters their Leg1. What stands at a gate is not
     /// among them.
     fn claim(
@@ -261,6 +282,26 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
         engine: EngineNo,
         writes: Vec<FinishWrite>,
     ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
+
+    /// Messages enter Leg2 as with [`Self::end`], and those that have entered walk Steps 1 to 3 as with
+    /// [`Self::finish`]: two commits one after the other, without the caller in between. If one of them fails as a
+    /// whole, the other may have been made.
+    fn end_and_finish(
+        &self,
+        engine: EngineNo,
+        messages: Vec<(EndWrite, FinishWrite)>,
+    ) -> impl Future<Output = Answer<Vec<Over>>> + Send {
+        async move {
+            let (ends, finishes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+            let ended = self.end(engine, ends).await?;
+            let seconds = Seconds::of_entered(&ended, &finishes);
+            let finished = match &*seconds.writes {
+                [] => Vec::new(),
+                writes => self.finish(engine, writes.to_vec()).await?,
+            };
+            Ok(ended.into_iter().zip(seconds.spread(finished)).collect())
+        }
+    }
 
     /// Envelopes that users have written inside of their own transactions and that no engine has taken,
     /// the oldest first.

@@ -12,6 +12,7 @@ use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::pairs::{Beginning, Begun, Over};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
@@ -208,6 +209,22 @@ impl Store for AnyStore {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         ask!(self.end(engine, writes))
+    }
+
+    async fn end_and_finish(
+        &self,
+        engine: EngineNo,
+        messages: Vec<(EndWrite, FinishWrite)>,
+    ) -> Answer<Vec<Over>> {
+        ask!(self.end_and_finish(engine, messages))
+    }
+
+    async fn submit_and_dispatch(
+        &self,
+        engine: EngineNo,
+        beginnings: Vec<Beginning>,
+    ) -> Answer<Vec<Begun>> {
+        ask!(self.submit_and_dispatch(engine, beginnings))
     }
 
     async fn end_with(

@@ -27,14 +27,18 @@ pub(crate) fn dispatched(now: Option<AttemptNow>, write: &DispatchWrite) -> Disp
     }
 }
 
-/// The same message with the same content.
+/// The same message with the same content, entered or finished since.
 pub(crate) fn ended(now: Option<AttemptNow>, write: &EndWrite) -> EndOutcome {
     let version = write.version + 1;
     let content = write.ending.content.as_ref().map(Hash::as_bytes);
     let is_mine = |now: AttemptNow| {
-        now.version == version
-            && now.guid == Some(write.ending.guid.get())
-            && now.content.as_ref() == content
+        let guid = now.guid.and_then(|guid| GuidLedger::from_stored(guid).ok());
+        let is_entered = now.version == version && guid == Some(write.ending.guid);
+        let is_finished = now.version == version + 1
+            && guid.is_some_and(|guid| {
+                guid.children_spawned() && guid.ordinal() == write.ending.guid.ordinal()
+            });
+        (is_entered || is_finished) && now.content.as_ref() == content
     };
     if now.is_some_and(is_mine) { EndOutcome::Entered { version } } else { EndOutcome::Stale }
 }

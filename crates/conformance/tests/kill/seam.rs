@@ -12,6 +12,7 @@ use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place, RequestId};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::pairs::{Beginning, Begun, Over};
 use sprag_engine::requests::{DecideRequest, NewRequest, RequestFilter, RequestStore, RequestView};
 use sprag_engine::schedules::{Rest, Schedule, ScheduleView, Schedules, TickWrite};
 use sprag_engine::signals::{Signal, SignalView, Signalled, Signals, WaitOutcome, WaitWrite};
@@ -166,6 +167,22 @@ impl<S: Store> Store for Seam<S> {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         around!(self.end(engine, writes))
+    }
+
+    async fn end_and_finish(
+        &self,
+        engine: EngineNo,
+        messages: Vec<(EndWrite, FinishWrite)>,
+    ) -> Answer<Vec<Over>> {
+        around!(self.end_and_finish(engine, messages))
+    }
+
+    async fn submit_and_dispatch(
+        &self,
+        engine: EngineNo,
+        beginnings: Vec<Beginning>,
+    ) -> Answer<Vec<Begun>> {
+        around!(self.submit_and_dispatch(engine, beginnings))
     }
 
     async fn end_with(

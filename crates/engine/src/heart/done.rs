@@ -8,6 +8,7 @@ use super::{Calling, Claiming, Dispatching, Ending, Finishing, Seeing, Submittin
 use crate::batch::store::BatchView;
 use crate::graph::sight::Finding;
 use crate::ids::JobId;
+use crate::pairs::{Begun, Over};
 use crate::signals::WaitOutcome;
 use crate::store::{
     Answer, DispatchOutcome, Due, EndOutcome, FinishOutcome, Held, NewJob, RenewOutcome, Signs,
@@ -17,6 +18,7 @@ use crate::store::{
 /// A call that has ended, with what it was about.
 pub(super) enum Done<W> {
     Submitted(Vec<Submitting>, Answer<Vec<Result<Submitted, Refusal>>>),
+    Begun(Vec<(Submitting, Option<Dispatching>)>, Answer<Vec<Begun>>),
     Claimed(Claiming, Answer<Vec<Held>>),
     Seen(Vec<Seeing>, Answer<sight::Found>),
     Judged(Box<Seeing>, Finding),
@@ -31,6 +33,7 @@ pub(super) enum Done<W> {
     Unpublished(Answer<Vec<Held>>),
     Reconciled(Answer<Vec<Held>>),
     Ended(Vec<Ending>, Answer<Vec<EndOutcome>>),
+    Over(Vec<(Ending, Finishing)>, Answer<Vec<Over>>),
     Finished(Vec<Finishing>, Answer<Vec<FinishOutcome>>),
     Worked(Box<Working<W>>, Answer<Worked>),
     Beaten(Answer<Signs>),
@@ -70,6 +73,7 @@ impl<W> Done<W> {
             | Self::Beaten(Err(_))
             | Self::Noted(Err(_))
             | Self::Submitted(..)
+            | Self::Begun(..)
             | Self::Seen(..)
             | Self::Judged(..)
             | Self::Waited(..)
@@ -80,6 +84,7 @@ impl<W> Done<W> {
             | Self::Released(_)
             | Self::Reconciled(_)
             | Self::Ended(..)
+            | Self::Over(..)
             | Self::Finished(..)
             | Self::Worked(..)
             | Self::Pulsed(_)

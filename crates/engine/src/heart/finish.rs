@@ -7,10 +7,12 @@ use sprag_kernel::{Code, Refusal, State, StepState};
 
 use super::phase::Refused;
 use super::reconcile::Reconciling;
-use super::{Done, Finishing, Heart};
+use super::{Done, Ending, Finishing, Heart};
+use crate::callback::Heard;
 use crate::engine::Pinned;
 use crate::graph::Kind;
 use crate::graph::duties::End;
+use crate::pairs::Over;
 use crate::plan;
 use crate::store::{Answer, FinishOutcome, FinishWrite, Held, Store, StoreError, Tells};
 
@@ -57,12 +59,22 @@ fn in_graph(finishing: &Finishing, pinned: &Pinned) -> FinishWrite {
 
 impl<S: Store> Heart<S> {
     pub(super) fn finish_later(&mut self, held: Held, output: Option<String>) {
+        self.finish_perhaps_again(held, output, false);
+    }
+
+    /// The same for a message that may have been finished already, by a call whose outcome was lost.
+    pub(super) fn finish_perhaps_again(
+        &mut self,
+        held: Held,
+        output: Option<String>,
+        repeats: bool,
+    ) {
         let output = output.or_else(|| held.output.clone());
         if self.may_have_got_ahead(&held) {
             self.measure(held, output);
         } else {
             let enter_next = self.reserve_next(&held);
-            self.finishes.push(Finishing { held, output, enter_next, repeats: false });
+            self.finishes.push(Finishing { held, output, enter_next, repeats });
         }
     }
 
@@ -86,14 +98,107 @@ impl<S: Store> Heart<S> {
         }
     }
 
+    /// Whether Steps 1 to 3 can be planned before the message is stored, and here.
+    pub(super) fn may_finish_soon(&self, ending: &Ending) -> bool {
+        let held = plan::entered(&ending.held, &ending.write);
+        let is_known = !ending.write.repeats && !self.may_have_got_ahead(&held);
+        is_known && !is_opener(&held, &self.pinned(&held))
+    }
+
+    /// Stores a few messages and finishes them at once.
+    pub(super) fn end_soon(&mut self, group: Vec<Ending>) {
+        let (mut pairs, mut messages) = (Vec::new(), Vec::new());
+        for ending in group {
+            let held = plan::entered(&ending.held, &ending.write);
+            let output = ending.write.output.clone().or_else(|| held.output.clone());
+            // Its slot is free for the next step.
+            if ending.has_slot {
+                self.over(&held);
+            }
+            let enter_next = self.reserve_next(&held);
+            let mut finishing = Finishing { held, output, enter_next, repeats: false };
+            let (tasks, tells) = self.besides(&finishing.held);
+            let write = FinishWrite { tasks, tells, ..self.finish_write(&mut finishing) };
+            messages.push((ending.write.clone(), write));
+            pairs.push((ending, finishing));
+        }
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.end_and_finish(engine, messages).await;
+            Done::Over(pairs, answer)
+        });
+    }
+
+    pub(super) fn over_soon(
+        &mut self,
+        group: Vec<(Ending, Finishing)>,
+        answer: Answer<Vec<Over>>,
+    ) -> Result<(), StoreError> {
+        let outcomes = match answer {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.over_failed(group, error),
+        };
+        self.ends.done();
+        for ((ending, mut finishing), (ended, finished)) in group.into_iter().zip(outcomes) {
+            let Some(outcome) = finished else {
+                self.take_back(&ending, &mut finishing);
+                self.ended_one(ending, ended);
+                continue;
+            };
+            if let Some(calling) = ending.calling {
+                calling.answer(Ok(Heard::Done));
+            }
+            self.finished_one(finishing, outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody knows how far the two commits came. The messages are stored again, one phase after the other, and what has
+    /// entered is known by its content.
+    fn over_failed(
+        &mut self,
+        group: Vec<(Ending, Finishing)>,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        let mut endings = Vec::with_capacity(group.len());
+        for (mut ending, mut finishing) in group {
+            self.take_back(&ending, &mut finishing);
+            ending.write.repeats = true;
+            endings.push(ending);
+        }
+        self.ends.again(endings);
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => self.heard(Err::<(), _>(error)).map(|_| ()),
+            StoreError::Poison(_) | StoreError::Refused(_) => Ok(()),
+        }
+    }
+
+    /// The slots as they were before Steps 1 to 3 were planned.
+    fn take_back(&mut self, ending: &Ending, finishing: &mut Finishing) {
+        self.release_next(finishing);
+        if ending.has_slot {
+            let service = self.service_of(&ending.held);
+            self.occupy(&service);
+        }
+    }
+
+    /// What the closing commit of a job writes besides, and whom it tells.
+    fn besides(&self, held: &Held) -> (Arc<[String]>, Option<Tells>) {
+        let pinned = self.pinned(held);
+        let tells = held.facts.parent().map(|(parent, _)| {
+            let results = pinned.results.clone();
+            Tells { parent, results }
+        });
+        (self.tasks(&pinned), tells)
+    }
+
     pub(super) fn finish(&mut self) {
         let Some(mut group) = self.finishes.next_group() else { return };
         let mut planned = Vec::with_capacity(group.len());
         for finishing in &mut group {
             let pinned = self.pinned(&finishing.held);
-            let parent = finishing.held.facts.parent();
-            let tells = parent.map(|(parent, _)| Tells { parent, results: pinned.results.clone() });
-            let tasks = self.tasks(&pinned);
+            let (tasks, tells) = self.besides(&finishing.held);
             let write = if is_opener(&finishing.held, &pinned) {
                 Planned::Beside(pinned, Box::new(finishing.clone()))
             } else {

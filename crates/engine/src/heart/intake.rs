@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use sprag_kernel::decide::submit::create;
 use sprag_kernel::{Code, Refusal};
 
-use super::phase::Refused;
+use super::phase::{Refused, is_soon};
 use super::reconcile::Reconciling;
-use super::{Claiming, Done, Heart, Origin, Seeing, Submitting};
+use super::{Claiming, Dispatching, Done, Heart, Origin, Seeing, Submitting};
 use crate::crash::crash_point;
 use crate::graph::CONTROL;
-use crate::ids::AttemptKey;
-use crate::store::{Answer, Held, NewJob, Pick, Store, StoreError, Submitted, Wish};
+use crate::pairs::Begun;
+use crate::plan;
+use crate::store::{Answer, DispatchOutcome, Held, Pick, Store, StoreError, Submitted, Wish};
 
 impl<S: Store> Heart<S> {
     pub(super) fn submit(&mut self) {
@@ -22,12 +22,77 @@ impl<S: Store> Heart<S> {
             let waits = job.is_graph || job.steps[0].limit.is_some() || job.not_before.is_some();
             job.enter = !waits && !*repeats && self.reserve(&job.steps[0].service);
         }
+        // What is tried again may be what the store refuses, which is looked for with plain submits.
+        let is_any_entered = jobs.iter().any(|submitting| submitting.job.enter);
+        if is_soon(&jobs) && is_any_entered && jobs.iter().all(|submitting| !submitting.repeats) {
+            return self.submit_soon(jobs);
+        }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let slice = jobs.iter().map(|submitting| submitting.job.clone()).collect();
             let answer = store.submit(engine, slice).await;
             Done::Submitted(jobs, answer)
         });
+    }
+
+    /// The same for a few jobs, whose first directives are written at once.
+    fn submit_soon(&mut self, jobs: Vec<Submitting>) {
+        let mut beginnings = Vec::with_capacity(jobs.len());
+        let mut group = Vec::with_capacity(jobs.len());
+        for submitting in jobs {
+            let job = submitting.job.clone();
+            let entered = job.enter.then(|| Dispatching::of(plan::born(&job), None, None));
+            let (dispatching, write) = entered.map(|entered| self.planned(entered)).unzip();
+            beginnings.push((job, write));
+            group.push((submitting, dispatching));
+        }
+        let (store, engine) = (self.store.clone(), self.engine);
+        self.calls.spawn(async move {
+            let answer = store.submit_and_dispatch(engine, beginnings).await;
+            Done::Begun(group, answer)
+        });
+    }
+
+    pub(super) fn begun(
+        &mut self,
+        group: Vec<(Submitting, Option<Dispatching>)>,
+        answer: Answer<Vec<Begun>>,
+    ) -> Result<(), StoreError> {
+        let answers = match answer {
+            Ok(answers) => answers,
+            Err(error) => return self.begin_failed(group, error),
+        };
+        self.submits.done();
+        for ((submitting, dispatching), (submitted, outcome)) in group.into_iter().zip(answers) {
+            self.submitted_one(submitting, submitted, dispatching.zip(outcome));
+        }
+        Ok(())
+    }
+
+    /// Nobody knows how far the two commits came. The directives are written again, and know themselves; the jobs are
+    /// submitted again, one by one if the store has refused any.
+    fn begin_failed(
+        &mut self,
+        group: Vec<(Submitting, Option<Dispatching>)>,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        let (mut jobs, directives): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+        for mut dispatching in directives.into_iter().flatten() {
+            dispatching.repeats();
+            self.dispatches.push(dispatching);
+        }
+        for submitting in &mut jobs {
+            submitting.repeats = true;
+        }
+        self.submits.again(jobs);
+        match error {
+            StoreError::Fenced => Err(StoreError::Fenced),
+            StoreError::Unavailable(_) => self.heard(Err::<(), _>(error)).map(|_| ()),
+            StoreError::Poison(_) | StoreError::Refused(_) => {
+                self.reconciling = Reconciling::Wanted;
+                Ok(())
+            }
+        }
     }
 
     pub(super) fn submitted(
@@ -39,7 +104,7 @@ impl<S: Store> Heart<S> {
             Ok(answers) => {
                 self.submits.done();
                 for (submitting, submitted) in jobs.into_iter().zip(answers) {
-                    self.submitted_one(submitting, submitted);
+                    self.submitted_one(submitting, submitted, None);
                 }
                 Ok(())
             }
@@ -52,10 +117,12 @@ impl<S: Store> Heart<S> {
         }
     }
 
+    /// A job is in the store. If its first directive is written already, it goes on from there.
     fn submitted_one(
         &mut self,
         Submitting { job, reply, repeats }: Submitting,
         submitted: Result<Submitted, Refusal>,
+        dispatched: Option<(Dispatching, DispatchOutcome)>,
     ) {
         let created = submitted.as_ref().is_ok_and(|submitted| submitted.created);
         if repeats {
@@ -65,11 +132,12 @@ impl<S: Store> Heart<S> {
         if created {
             self.gates.hint(job.gates.iter().flatten().cloned());
         }
-        match (created, job.enter) {
-            (true, true) => self.dispatch_later(born(&job)),
-            (true, false) => self.may_claim = true,
-            (false, true) => self.release(&job.steps[0].service),
-            (false, false) => {}
+        match (created, job.enter, dispatched) {
+            (true, true, Some((dispatching, outcome))) => self.dispatched_one(dispatching, outcome),
+            (true, true, None) => self.dispatch_later(plan::born(&job)),
+            (true, false, _) => self.may_claim = true,
+            (false, true, _) => self.release(&job.steps[0].service),
+            (false, false, _) => {}
         }
         crash_point("heart.before_reply");
         // Whoever asked may have gone away; the job stays.
@@ -271,23 +339,3 @@ impl<S: Store> Heart<S> {
 
 /// The most that one claim asks for of a service.
 pub(super) const SLICE: u32 = 500;
-
-/// The first attempt of a job that was just created and entered.
-fn born(job: &NewJob) -> Held {
-    let steps = u32::try_from(job.steps.len()).expect("steps are limited");
-    let (row, attempts) = create(steps);
-    let mut attempt = attempts[0];
-    attempt.ledger = attempt.ledger.enter_leg1().expect("a fresh ledger is below its ceiling");
-    Held {
-        key: AttemptKey::first(job.facts.job_id, 0),
-        attempt,
-        job: row,
-        facts: job.facts.clone(),
-        inputs: Vec::new(),
-        item: None,
-        output: None,
-        waits_until: None,
-        damage: None,
-        is_unentered: false,
-    }
-}

@@ -8,7 +8,7 @@ use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::{Code, Refusal, State};
 use tokio::time::{Instant, timeout};
 
-use super::phase::Refused;
+use super::phase::{Refused, is_soon};
 use super::reconcile::Reconciling;
 use super::{Dispatching, Doer, Done, Ending, Heart, Op, Running};
 use crate::callback::Heard;
@@ -24,6 +24,18 @@ use crate::store::{
     Store, StoreError,
 };
 use crate::worker::{Context, Returned, StopReason};
+
+impl Dispatching {
+    pub(super) fn of(held: Held, pull: Option<u64>, child: Option<Arc<NewChild>>) -> Self {
+        let before = (held.job, held.attempt);
+        Self { held, before, write: None, pull, child }
+    }
+
+    /// The outcome of its write is not known.
+    pub(super) fn repeats(&mut self) {
+        self.write.iter_mut().for_each(|write| write.repeats = true);
+    }
+}
 
 fn report_of(failure: &Failure) -> Report {
     if failure.retryable { Report::Retryable } else { Report::NonRetryable }
@@ -54,40 +66,43 @@ impl<S: Store> Heart<S> {
         pull: Option<u64>,
         child: Option<Arc<NewChild>>,
     ) {
-        let before = (held.job, held.attempt);
-        self.dispatches.push(Dispatching { held, before, write: None, pull, child });
+        self.dispatches.push(Dispatching::of(held, pull, child));
     }
 
-    /// Plans and writes directives. A plan is kept until its outcome is known: the same write again is
-    /// recognised by its lease.
+    /// Plans and writes directives.
     pub(super) fn dispatch(&mut self) {
-        let Some(mut group) = self.dispatches.next_group() else { return };
-        let mut writes = Vec::with_capacity(group.len());
-        for Dispatching { held, write, pull, child, .. } in &mut group {
-            self.next_lease += 1;
-            let own = if child.is_some() { HandOff::Pulled } else { self.hand_off(held) };
-            let pinned = &self.protocols[&held.facts.protocol_id];
-            let policy = &pinned.policies[held.key.step_index as usize];
-            let planned = write.take().unwrap_or_else(|| {
-                let claim = pull.and_then(|no| self.pulls.hand_off(no));
-                let (hand_off, claim_id) =
-                    claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
-                let turns = pinned.graph.turns_before(held.key.place());
-                let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
-                    .and_then(|write| plan::after_turns(held, write, turns))
-                    .expect("an activation that was entered can be dispatched");
-                // Nobody's lease: the time at which an engine looks after the child.
-                let lease_ms = child.as_ref().map_or(write.lease_ms, |c| c.first_look_ms());
-                DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write }
-            });
-            writes.push(planned.clone());
-            *write = Some(planned);
-        }
+        let Some(group) = self.dispatches.next_group() else { return };
+        let planned = group.into_iter().map(|dispatching| self.planned(dispatching));
+        let (group, writes): (Vec<_>, Vec<_>) = planned.unzip();
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let answer = store.dispatch(engine, writes).await;
             Done::Dispatched(group, answer)
         });
+    }
+
+    /// The write of a directive. A plan is kept until its outcome is known: the same write again is recognised by its
+    /// lease.
+    pub(super) fn planned(&mut self, mut dispatching: Dispatching) -> (Dispatching, DispatchWrite) {
+        let Dispatching { held, write, pull, child, .. } = &mut dispatching;
+        self.next_lease += 1;
+        let own = if child.is_some() { HandOff::Pulled } else { self.hand_off(held) };
+        let pinned = &self.protocols[&held.facts.protocol_id];
+        let policy = &pinned.policies[held.key.step_index as usize];
+        let planned = write.take().unwrap_or_else(|| {
+            let claim = pull.and_then(|no| self.pulls.hand_off(no));
+            let (hand_off, claim_id) =
+                claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
+            let turns = pinned.graph.turns_before(held.key.place());
+            let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
+                .and_then(|write| plan::after_turns(held, write, turns))
+                .expect("an activation that was entered can be dispatched");
+            // Nobody's lease: the time at which an engine looks after the child.
+            let lease_ms = child.as_ref().map_or(write.lease_ms, |c| c.first_look_ms());
+            DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write }
+        });
+        *write = Some(planned.clone());
+        (dispatching, planned)
     }
 
     pub(super) fn dispatched(
@@ -101,34 +116,38 @@ impl<S: Store> Heart<S> {
         };
         self.dispatches.done();
         for (dispatching, outcome) in group.into_iter().zip(outcomes) {
-            let Dispatching { mut held, before, pull, child, .. } = dispatching;
-            match outcome {
-                DispatchOutcome::Done { version, lease_expires_at } => {
-                    held.attempt.version = version;
-                    held.attempt.deadline = Some(lease_expires_at);
-                    match (pull, child, self.hand_off(&held)) {
-                        (_, Some(child), _) => self.child_started(&held, &child),
-                        (Some(no), None, _) => self.hand_out(no, &held),
-                        (None, None, HandOff::Outbox) => self.publish(held),
-                        (None, None, _) => self.start(held),
-                    }
+            self.dispatched_one(dispatching, outcome);
+        }
+        Ok(())
+    }
+
+    pub(super) fn dispatched_one(&mut self, dispatching: Dispatching, outcome: DispatchOutcome) {
+        let Dispatching { mut held, before, pull, child, .. } = dispatching;
+        match outcome {
+            DispatchOutcome::Done { version, lease_expires_at } => {
+                held.attempt.version = version;
+                held.attempt.deadline = Some(lease_expires_at);
+                match (pull, child, self.hand_off(&held)) {
+                    (_, Some(child), _) => self.child_started(&held, &child),
+                    (Some(no), None, _) => self.hand_out(no, &held),
+                    (None, None, HandOff::Outbox) => self.publish(held),
+                    (None, None, _) => self.start(held),
                 }
-                DispatchOutcome::Moved(state) if !state.is_terminal() => {
-                    // Planned again, for the job as another step has left it.
-                    (held.job, held.attempt) = before;
-                    held.job.state = state;
-                    self.dispatch_to(held, pull, child);
-                }
-                // What was taken up twice after a lost answer may find its job over.
-                DispatchOutcome::Moved(_) | DispatchOutcome::Ending | DispatchOutcome::Gone => {
-                    self.vacate(&held, pull);
-                    if outcome == DispatchOutcome::Ending {
-                        self.cancel_activation(held.key);
-                    }
+            }
+            DispatchOutcome::Moved(state) if !state.is_terminal() => {
+                // Planned again, for the job as another step has left it.
+                (held.job, held.attempt) = before;
+                held.job.state = state;
+                self.dispatch_to(held, pull, child);
+            }
+            // What was taken up twice after a lost answer may find its job over.
+            DispatchOutcome::Moved(_) | DispatchOutcome::Ending | DispatchOutcome::Gone => {
+                self.vacate(&held, pull);
+                if outcome == DispatchOutcome::Ending {
+                    self.cancel_activation(held.key);
                 }
             }
         }
-        Ok(())
     }
 
     fn dispatch_failed(
@@ -137,9 +156,7 @@ impl<S: Store> Heart<S> {
         error: StoreError,
     ) -> Result<(), StoreError> {
         // Whatever the error: on Postgres a group has several commits, and some may have been made.
-        for write in group.iter_mut().filter_map(|dispatching| dispatching.write.as_mut()) {
-            write.repeats = true;
-        }
+        group.iter_mut().for_each(Dispatching::repeats);
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => {
@@ -316,6 +333,9 @@ impl<S: Store> Heart<S> {
 
     pub(super) fn end(&mut self) {
         let Some(group) = self.ends.next_group() else { return };
+        if is_soon(&group) && group.iter().all(|ending| self.may_finish_soon(ending)) {
+            return self.end_soon(group);
+        }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let writes = group.iter().map(|ending| ending.write.clone()).collect();
@@ -351,7 +371,7 @@ impl<S: Store> Heart<S> {
                 held.attempt.version = version;
                 held.attempt.ledger = write.ledger;
                 held.attempt.ending = Some(write.ending);
-                self.finish_later(held, write.output);
+                self.finish_perhaps_again(held, write.output, write.repeats);
                 if let Some(calling) = calling {
                     calling.answer(Ok(Heard::Done));
                 }

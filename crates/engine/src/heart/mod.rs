@@ -2,7 +2,7 @@
 //!
 //! Each phase has a queue and at most one call under way: submit, claim, dispatch, end, finish. While a
 //! call is under way the next group gathers, so a lone job commits at once and a loaded engine commits
-//! groups. An attempt is in one place at a time: in a queue, in a call, or with its handler. Nothing
+//! groups. A few are asked on for the next phase with the same call, in a commit of its own. An attempt is in one place at a time: in a queue, in a call, or with its handler. Nothing
 //! leaves for a handler before its dispatch is committed.
 //!
 //! A call that fails puts its group back. If the store was away the group waits and is tried again: the
@@ -459,6 +459,7 @@ impl<S: Store> Heart<S> {
         }
         match done {
             Done::Submitted(jobs, answer) => self.submitted(jobs, answer),
+            Done::Begun(group, answer) => self.begun(group, answer),
             Done::Claimed(claiming, answer) => self.claimed(claiming, answer),
             Done::Seen(group, answer) => self.seen(group, answer),
             Done::Judged(seeing, finding) => {
@@ -475,6 +476,7 @@ impl<S: Store> Heart<S> {
             Done::Unpublished(answer) => self.unpublished(answer),
             Done::Reconciled(answer) => self.reconciled(answer),
             Done::Ended(ends, answer) => self.ended(ends, answer),
+            Done::Over(group, answer) => self.over_soon(group, answer),
             Done::Finished(finishes, answer) => self.finished(finishes, answer),
             Done::Beaten(answer) => self.beaten(answer),
             Done::Worked(working, answer) => self.worked(*working, answer),

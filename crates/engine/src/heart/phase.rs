@@ -2,6 +2,14 @@
 
 /// The most that one call carries.
 pub(super) const SLICE: usize = 500;
+/// Groups of so many are few: whoever is in them waits for commits, not for others. What follows is written at once, in a
+/// commit of its own. Larger ones go phase by phase, so that all phases are under way at a time.
+const FEW: usize = 8;
+
+/// Whether the next phase of a group is asked for with this one.
+pub(super) fn is_soon<T>(group: &[T]) -> bool {
+    group.len() <= FEW
+}
 
 pub(super) struct Phase<T> {
     waiting: Vec<T>,

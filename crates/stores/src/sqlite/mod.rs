@@ -20,6 +20,7 @@ mod inbox;
 mod legs;
 mod log;
 mod open;
+mod pair;
 mod read;
 mod readers;
 mod requests;
@@ -45,6 +46,7 @@ use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::pairs::{Beginning, Begun, Over, Seconds};
 use sprag_engine::store::{
     Answer, AttemptFilter, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due,
     EndOutcome, EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter,
@@ -249,6 +251,21 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| submit::submit(tx, engine, &jobs)).await
     }
 
+    async fn submit_and_dispatch(
+        &self,
+        engine: EngineNo,
+        beginnings: Vec<Beginning>,
+    ) -> Answer<Vec<Begun>> {
+        let (jobs, writes): (Vec<_>, Vec<_>) = beginnings.into_iter().unzip();
+        let second = move |tx: &writer::Tx<'_>, submitted: &Vec<_>| {
+            let seconds = Seconds::of_created(submitted, &writes);
+            Ok(seconds.spread(legs::dispatch(tx, engine, &seconds.writes)?))
+        };
+        let first = move |tx: &writer::Tx<'_>| submit::submit(tx, engine, &jobs);
+        let (submitted, dispatched) = self.writer.run_both(first, second).await?;
+        Ok(submitted.into_iter().zip(dispatched).collect())
+    }
+
     async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
         self.writer.run(move |tx| legs::claim(tx, engine, &wishes)).await
     }
@@ -296,6 +313,21 @@ impl Store for SqliteStore {
 
     async fn end(&self, engine: EngineNo, writes: Vec<EndWrite>) -> Answer<Vec<EndOutcome>> {
         self.writer.run(move |tx| legs::end(tx, engine, &writes)).await
+    }
+
+    async fn end_and_finish(
+        &self,
+        engine: EngineNo,
+        messages: Vec<(EndWrite, FinishWrite)>,
+    ) -> Answer<Vec<Over>> {
+        let (ends, finishes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+        let second = move |tx: &writer::Tx<'_>, ended: &Vec<EndOutcome>| {
+            let seconds = Seconds::of_entered(ended, &finishes);
+            Ok(seconds.spread(finish::finish(tx, engine, &seconds.writes)?))
+        };
+        let first = move |tx: &writer::Tx<'_>| legs::end(tx, engine, &ends);
+        let (ended, outcomes) = self.writer.run_both(first, second).await?;
+        Ok(ended.into_iter().zip(outcomes).collect())
     }
 
     async fn end_with(

@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::log::{Answering, Log};
+use super::pair::Pair;
 use super::rows::failed;
 use super::statements::{Prepared, Statements};
 use super::tally::Tally;
@@ -128,11 +129,13 @@ impl Tx<'_> {
 }
 
 /// A call in the queue: answered once, from its last run.
-trait Call: Send {
+pub(super) trait Call: Send {
     /// Whether it runs at most once.
     fn is_work(&self) -> bool;
     /// Runs it; says whether its writes are to be kept.
     fn run(&mut self, tx: &Tx<'_>) -> bool;
+    /// Whether it has a second part, which runs in the next transaction, now that this one is committed.
+    fn goes_on(&mut self) -> bool;
     /// Answers it, with its own result or with the failure of the transaction.
     fn answer(self: Box<Self>, failure: Option<&StoreError>);
 }
@@ -152,11 +155,12 @@ impl<T: Send, F: FnMut(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
         self.keeps.is_some()
     }
 
+    fn goes_on(&mut self) -> bool {
+        false
+    }
+
     fn run(&mut self, tx: &Tx<'_>) -> bool {
-        // A panic is a fault of this one call: the writer, and with it the store, lives on.
-        let result = catch_unwind(AssertUnwindSafe(|| (self.call)(tx))).unwrap_or_else(|_| {
-            Err(StoreError::Poison("a call to the store has panicked".to_owned()))
-        });
+        let result = caught(|| (self.call)(tx));
         let keep = result.as_ref().is_ok_and(|value| self.keeps.is_none_or(|keeps| keeps(value)));
         self.has_ended_it = tx.connection.is_autocommit();
         self.result = Some(result);
@@ -168,12 +172,25 @@ impl<T: Send, F: FnMut(&Tx<'_>) -> Answer<T> + Send> Call for Pending<T, F> {
             (None, Some(result)) => result,
             // It knew that when it answered, and would do the same again.
             (Some(_), Some(result)) if self.has_ended_it => result,
-            (Some(StoreError::Poison(reason)), _) => Err(StoreError::Poison(reason.clone())),
-            (Some(failure), _) => Err(StoreError::Unavailable(failure.to_string())),
+            (Some(failure), _) => Err(failed_with(failure)),
             (None, None) => Err(StoreError::Unavailable("the call did not run".to_owned())),
         };
         // A caller that has gone away needs no answer.
         let _ = self.reply.send(result);
+    }
+}
+
+/// Runs a part of a call. A panic is a fault of this one call: the writer, and with it the store, lives on.
+pub(super) fn caught<T>(run: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    let panicked = |_| Err(StoreError::Poison("a call to the store has panicked".to_owned()));
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked)
+}
+
+/// What a call is told whose transaction has failed.
+pub(super) fn failed_with(failure: &StoreError) -> StoreError {
+    match failure {
+        StoreError::Poison(reason) => StoreError::Poison(reason.clone()),
+        failure => StoreError::Unavailable(failure.to_string()),
     }
 }
 
@@ -241,7 +258,29 @@ impl Writer {
         keeps: Option<fn(&T) -> bool>,
     ) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
-        let call = Box::new(Pending { call, result: None, keeps, has_ended_it: false, reply });
+        self.send(
+            Box::new(Pending { call, result: None, keeps, has_ended_it: false, reply }),
+            answer,
+        )
+        .await
+    }
+
+    /// Runs a call in two parts, each in a transaction of its own, the second one next after the first. It answers when
+    /// both are durable. If the first fails, there is no second.
+    pub(super) async fn run_both<A: Send + 'static, B: Send + 'static>(
+        &self,
+        first: impl FnMut(&Tx<'_>) -> Answer<A> + Send + 'static,
+        second: impl FnMut(&Tx<'_>, &A) -> Answer<B> + Send + 'static,
+    ) -> Answer<(A, B)> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Box::new(Pair::new(first, second, reply)), answer).await
+    }
+
+    async fn send<T>(
+        &self,
+        call: Box<dyn Call>,
+        answer: oneshot::Receiver<Answer<T>>,
+    ) -> Answer<T> {
         let stopped = || StoreError::Unavailable("the store is closed".to_owned());
         self.calls.as_ref().ok_or_else(stopped)?.send(call).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -269,32 +308,47 @@ struct Disk<'a> {
 fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) {
     let mut alone = 0;
     let mut next = queue.recv().ok();
-    while let Some(first) = next {
-        let mut group = vec![first];
+    let mut group: Vec<Box<dyn Call>> = Vec::new();
+    while next.is_some() || !group.is_empty() {
         let most = if alone > 0 { 1 } else { GROUP };
         alone -= usize::from(alone > 0);
         while group.len() < most {
-            match queue.try_recv() {
-                Ok(call) => group.push(call),
-                Err(_) => break,
+            match next.take().or_else(|| queue.try_recv().ok()) {
+                Some(call) => group.push(call),
+                None => break,
             }
         }
-        let (answering, ended) = transaction(disk, group);
-        match ended {
+        let over = transaction(disk, group);
+        match over.ended {
             Ended::Committed => {
                 commits.fetch_add(1, Ordering::Relaxed);
             }
             Ended::Away => {}
             Ended::Refused => alone = ALONE,
         }
-        next = queue.try_recv().ok();
-        if next.is_some() {
-            disk.log.answer_later(answering);
-        } else {
-            disk.log.answer(answering);
+        // Those that go on are the first of the next one.
+        group = over.going_on;
+        next = next.or_else(|| queue.try_recv().ok());
+        match over.answering {
+            Some(answering) if next.is_some() || !group.is_empty() => {
+                disk.log.answer_later(answering);
+            }
+            Some(answering) => disk.log.answer(answering),
+            None => {}
+        }
+        if next.is_none() && group.is_empty() {
             next = queue.recv().ok();
         }
     }
+}
+
+/// A transaction that is over.
+struct Over {
+    /// Those that are to be answered when it is durable, if there are any.
+    answering: Option<Answering>,
+    /// Those that have more to do.
+    going_on: Vec<Box<dyn Call>>,
+    ended: Ended,
 }
 
 /// How a transaction ended, for the next one.
@@ -306,8 +360,8 @@ enum Ended {
     Refused,
 }
 
-/// Runs a group in one transaction. Its calls are to be answered when that is durable.
-fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> (Answering, Ended) {
+/// Runs a group in one transaction.
+fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Over {
     let failure = match disk.log.failure() {
         None => commit(disk, &mut group).err().map(|error| failed(&error)),
         lost => lost,
@@ -320,13 +374,19 @@ fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> (Answering, En
         None => (None, Ended::Committed),
         failure => (failure, Ended::Away),
     };
+    let (mut going_on, mut over) = (Vec::new(), Vec::new());
+    for mut call in group {
+        let goes_on = failure.is_none() && call.goes_on();
+        if goes_on { going_on.push(call) } else { over.push(call) }
+    }
+    let has_over = !over.is_empty();
     let answering = move |lost: Option<&StoreError>| {
-        for call in group {
+        for call in over {
             call.answer(failure.as_ref().or(lost));
             crash_point("sqlite.after_answer");
         }
     };
-    (Box::new(answering), ended)
+    Over { answering: has_over.then(|| -> Answering { Box::new(answering) }), going_on, ended }
 }
 
 /// Runs a group and commits it, without savepoints if that goes well.

@@ -75,6 +75,33 @@ pub(super) async fn legs(stage: &Stage) {
     };
     stage.survives("finish", async || stage.ended().await, finish, of_held).await;
 
+    let beginning = async || {
+        let job = NewJob { enter: true, ..Stage::job("t1") };
+        let mut held = plan::born(&job);
+        let write = play.dispatch_write(&mut held).unwrap();
+        (job, write)
+    };
+    let begin = async |(job, write): &(NewJob, DispatchWrite), repeats| {
+        let write = DispatchWrite { repeats, ..write.clone() };
+        let begun = cut.submit_and_dispatch(engine, vec![(job.clone(), Some(write))]).await?;
+        assert!(begun[0].0.as_ref().unwrap().created, "it is this very job");
+        assert!(matches!(begun[0].1, Some(DispatchOutcome::Done { .. })), "{begun:?}");
+        Ok(())
+    };
+    let of_both = |(job, _): &(NewJob, DispatchWrite)| of_job(&job.facts.job_id);
+    stage.survives("submit_and_dispatch", beginning, begin, of_both).await;
+
+    let end_and_finish = async |held: &Held, repeats| {
+        let mut end = Play::<Postgres>::result_write(held, Report::Succeeded);
+        let mut finish = play.finish_write(&plan::entered(held, &end), false).unwrap();
+        (end.repeats, finish.repeats) = (repeats, repeats);
+        let over = cut.end_and_finish(engine, vec![(end, finish)]).await?;
+        assert!(matches!(over[0].0, EndOutcome::Entered { .. }), "{over:?}");
+        assert!(matches!(over[0].1, Some(FinishOutcome::Done { .. })), "{over:?}");
+        Ok(())
+    };
+    stage.survives("end_and_finish", async || stage.running().await, end_and_finish, of_held).await;
+
     let cancel = async |held: &Held, _| {
         let decide = Box::new(|held: &Held, _| plan::cancel(held, None));
         cut.amend(engine, held.key.job_id, None, decide).await

@@ -9,6 +9,7 @@ use sprag_engine::batch::store::{BatchOutcome, BatchWorked, BatchWrite, Batches}
 use sprag_engine::gate::Gates;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place, RequestId};
 use sprag_engine::inbox::{InboxFilter, TakeIn};
+use sprag_engine::pairs::{Beginning, Begun, Over};
 use sprag_engine::plan;
 use sprag_engine::requests::{NewRequest, RequestFilter, RequestStore};
 use sprag_engine::schedules::{Rest, Schedule, TickWrite};
@@ -57,6 +58,9 @@ pub enum Command {
     End(EngineNo, Vec<EndWrite>),
     EndWith(EngineNo, Box<EndWrite>, Then),
     Finish(EngineNo, Vec<FinishWrite>),
+    // Two of them with one call.
+    Begin(EngineNo, Vec<Beginning>),
+    Over(EngineNo, Vec<(EndWrite, FinishWrite)>),
     // Decisions under the rows' locks.
     Cancel(EngineNo, JobId, Option<u64>),
     RefuseLeg1(EngineNo, Spot),
@@ -192,6 +196,8 @@ impl Command {
             | Self::End(engine, _)
             | Self::EndWith(engine, ..)
             | Self::Finish(engine, _)
+            | Self::Begin(engine, _)
+            | Self::Over(engine, _)
             | Self::Cancel(engine, ..)
             | Self::RefuseLeg1(engine, _)
             | Self::SkipLeg1(engine, ..)
@@ -221,6 +227,7 @@ impl Command {
     pub fn jobs(&self) -> Vec<NewJob> {
         match self {
             Self::Submit(_, jobs) => jobs.clone(),
+            Self::Begin(_, beginnings) => beginnings.iter().map(|(job, _)| job.clone()).collect(),
             Self::TakeIn(_, entries) => {
                 entries.iter().filter_map(|entry| entry.job.clone().ok()).collect()
             }
@@ -260,7 +267,9 @@ pub async fn run<W: World>(play: &Play<W>, command: Command) -> (String, Effect)
         | Command::RecordStale(..)
         | Command::Pulse(..)
         | Command::End(..)
-        | Command::Finish(..) => run_leg(play.store(), command).await,
+        | Command::Finish(..)
+        | Command::Begin(..)
+        | Command::Over(..) => run_leg(play.store(), command).await,
         Command::EndWith(..)
         | Command::OpenBatch(..)
         | Command::CommitBatch(..)
@@ -331,13 +340,25 @@ async fn run_leg<S: Store>(store: &S, command: Command) -> (String, Effect) {
         }
         Command::Finish(engine, writes) => {
             let answer = store.finish(engine, writes).await;
-            let done = |outcome: &FinishOutcome| match outcome {
-                FinishOutcome::Done { job, entered_next, .. } => Some((*job, *entered_next)),
-                FinishOutcome::Gone => None,
-            };
-            (told(&answer), Effect::Finished(answer.iter().flatten().map(done).collect()))
+            (told(&answer), Effect::Finished(answer.iter().flatten().map(finished).collect()))
+        }
+        Command::Begin(engine, beginnings) => {
+            let is_done = |begun: &Begun| matches!(begun.1, Some(DispatchOutcome::Done { .. }));
+            done(&store.submit_and_dispatch(engine, beginnings).await, is_done)
+        }
+        Command::Over(engine, messages) => {
+            let answer = store.end_and_finish(engine, messages).await;
+            let of_second = |over: &Over| over.1.as_ref().and_then(finished);
+            (told(&answer), Effect::Finished(answer.iter().flatten().map(of_second).collect()))
         }
         other => unreachable!("{other:?} is no part of a leg"),
+    }
+}
+
+fn finished(outcome: &FinishOutcome) -> Option<(JobState, bool)> {
+    match outcome {
+        FinishOutcome::Done { job, entered_next, .. } => Some((*job, *entered_next)),
+        FinishOutcome::Gone => None,
     }
 }
 

@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, RequestId};
-use sprag_engine::store::{EndWrite, NewJob, Store};
+use sprag_engine::store::{EndWrite, FinishWrite, NewJob, Store};
+use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::Ending;
 use sprag_kernel::machine::State;
 use sprag_stores::TestClock;
@@ -270,6 +271,22 @@ impl Both {
                     jobs.insert(write.key.job_id);
                 }
             }
+            (Command::Begin(_, beginnings), Effect::Done(done)) => {
+                for ((_, write), _) in beginnings.iter().zip(done).filter(|(_, done)| *done) {
+                    let write = write.as_ref().expect("what was not asked for is not done");
+                    model.dispatched(write);
+                    jobs.insert(write.key.job_id);
+                }
+            }
+            (Command::Over(_, messages), Effect::Finished(done)) => {
+                let (ends, writes): (Vec<_>, Vec<_>) = messages.iter().cloned().unzip();
+                let entered =
+                    ends.iter().zip(&done).filter(|(end, done)| done.is_some() && !end.repeats);
+                for (write, _) in entered {
+                    model.ended(&write.key, write.ending.kind, write.ending.content);
+                }
+                self.follow_finished(&writes, done, &mut jobs).await;
+            }
             (Command::Renew(_, writes), Effect::Done(done)) => {
                 for (write, _) in writes.iter().zip(done).filter(|(_, done)| *done) {
                     model.renewed(write);
@@ -285,18 +302,7 @@ impl Both {
                 }
             }
             (Command::Finish(_, writes), Effect::Finished(done)) => {
-                for (write, done) in writes.iter().zip(done).filter(|(write, _)| !write.repeats) {
-                    let Some((state, entered_next)) = done else { continue };
-                    model.finished(write, entered_next);
-                    jobs.insert(write.key.job_id);
-                    let told = write.tells.as_ref().filter(|_| state.is_terminal());
-                    if let Some(parent) = told.map(|tells| tells.parent)
-                        && model.knows(parent.job_id)
-                    {
-                        model.told(&parent, self.sqlite.store()).await;
-                        jobs.insert(parent.job_id);
-                    }
-                }
+                self.follow_finished(writes, done, &mut jobs).await;
             }
             (Command::Signal(_, job_id, _), Effect::Signalled) => {
                 model.signalled(*job_id);
@@ -329,6 +335,27 @@ impl Both {
     }
 
     /// Jobs that are there now.
+    /// Steps 1 to 3, and what a parent is told.
+    async fn follow_finished(
+        &mut self,
+        writes: &[FinishWrite],
+        done: Vec<Option<(JobState, bool)>>,
+        jobs: &mut BTreeSet<JobId>,
+    ) {
+        for (write, done) in writes.iter().zip(done).filter(|(write, _)| !write.repeats) {
+            let Some((state, entered_next)) = done else { continue };
+            self.model.finished(write, entered_next);
+            jobs.insert(write.key.job_id);
+            let told = write.tells.as_ref().filter(|_| state.is_terminal());
+            if let Some(parent) = told.map(|tells| tells.parent)
+                && self.model.knows(parent.job_id)
+            {
+                self.model.told(&parent, self.sqlite.store()).await;
+                jobs.insert(parent.job_id);
+            }
+        }
+    }
+
     async fn follow_births(&mut self, command: &Command) -> BTreeSet<JobId> {
         let mut born = BTreeSet::new();
         for job in command.jobs() {
@@ -395,6 +422,7 @@ impl Both {
             | Command::End(..)
             | Command::EndWith(..)
             | Command::Finish(..)
+            | Command::Over(..)
             | Command::CommitBatch(..)
             | Command::CommitBatchWith(..)
             | Command::Renew(..)

@@ -72,7 +72,8 @@ impl Both {
                 (dead != engine).then_some(Command::TakeOver(dead, engine))
             }
             11 => Some(Command::PutProtocol(["one", "one", "two"][self.dice.roll(3)])),
-            12..=15 => Some(Command::Submit(engine, self.new_jobs())),
+            12..=14 => Some(Command::Submit(engine, self.new_jobs())),
+            15 => Some(self.begin_jobs(engine)),
             16..=18 => Some(Command::Submit(engine, vec![self.new_graph()])),
             19..=31 => Some(Command::Claim(engine, self.wishes())),
             32 | 33 => {
@@ -168,6 +169,16 @@ impl Both {
         job
     }
 
+    /// New jobs, and the directives of those that are entered.
+    fn begin_jobs(&mut self, engine: EngineNo) -> Command {
+        let beginnings = self.new_jobs().into_iter().map(|mut job| {
+            job.enter |= job.gates.is_empty() && self.dice.roll(2) == 0;
+            let directive = job.enter.then(|| self.sqlite.dispatch_write(&mut plan::born(&job)));
+            (job, directive.map(|write| write.expect("what was entered can be dispatched")))
+        });
+        Command::Begin(engine, beginnings.collect())
+    }
+
     /// A write of the past again: as it was, or as one whose outcome was lost.
     fn repeat(&mut self) -> Option<Command> {
         // A rare one is as likely as any.
@@ -180,6 +191,9 @@ impl Both {
             Command::Dispatch(_, writes) => writes.iter_mut().for_each(|w| w.repeats = lost),
             Command::End(_, writes) => writes.iter_mut().for_each(|w| w.repeats = lost),
             Command::Finish(_, writes) => writes.iter_mut().for_each(|w| w.repeats = lost),
+            Command::Over(_, messages) => messages.iter_mut().for_each(|(end, finish)| {
+                (end.repeats, finish.repeats) = (lost, lost);
+            }),
             Command::EndWith(_, write, _) => write.repeats = lost,
             Command::CommitBatch(_, write) | Command::CommitBatchWith(_, write, _) => {
                 write.repeats = lost;
@@ -349,7 +363,14 @@ impl Both {
                 _ => {}
             }
         }
-        Some(Command::End(engine, vec![self.result(&held)?]))
+        let write = self.result(&held)?;
+        if self.dice.roll(2) == 0
+            && let Some(Command::Finish(_, finishes)) =
+                self.finish(engine, &plan::entered(&held, &write))
+        {
+            return Some(Command::Over(engine, std::iter::once(write).zip(finishes).collect()));
+        }
+        Some(Command::End(engine, vec![write]))
     }
 
     /// What a handler returns, or that its engine was lost with it.
