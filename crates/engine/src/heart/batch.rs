@@ -152,8 +152,8 @@ impl<S: Store> Heart<S> {
     }
 
     /// Whether an attempt lost its engine over a batch: then its end depends on what it has committed.
-    pub(super) fn may_have_got_ahead(&self, held: &Held) -> bool {
-        let lost = held.attempt.ending.is_some_and(|ending| ending.kind == EndingKind::OwnerLost);
+    pub(super) fn may_have_got_ahead(&self, held: &Held, ending: Option<EndingKind>) -> bool {
+        let lost = ending == Some(EndingKind::OwnerLost);
         lost && self.pinned(held).graph.node(held.key.step_index).batch.is_some()
     }
 

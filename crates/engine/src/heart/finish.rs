@@ -70,7 +70,7 @@ impl<S: Store> Heart<S> {
         repeats: bool,
     ) {
         let output = output.or_else(|| held.output.clone());
-        if self.may_have_got_ahead(&held) {
+        if self.may_have_got_ahead(&held, held.attempt.ending.map(|ending| ending.kind)) {
             self.measure(held, output);
         } else {
             let enter_next = self.reserve_next(&held);
@@ -99,17 +99,18 @@ impl<S: Store> Heart<S> {
     }
 
     /// Whether Steps 1 to 3 can be planned before the message is stored, and here.
-    pub(super) fn may_finish_soon(&self, ending: &Ending) -> bool {
-        let held = plan::entered(&ending.held, &ending.write);
-        let is_known = !ending.write.repeats && !self.may_have_got_ahead(&held);
-        is_known && !is_opener(&held, &self.pinned(&held))
+    pub(super) fn may_finish_soon(&self, Ending { held, write, .. }: &Ending) -> bool {
+        let is_known = !write.repeats && !self.may_have_got_ahead(held, Some(write.ending.kind));
+        is_known && !is_opener(held, &self.pinned(held))
     }
 
     /// Stores a few messages and finishes them at once.
     pub(super) fn end_soon(&mut self, group: Vec<Ending>) {
         let (mut pairs, mut messages) = (Vec::new(), Vec::new());
-        for ending in group {
-            let held = plan::entered(&ending.held, &ending.write);
+        for mut ending in group {
+            // What the next step is given may be much, and goes along.
+            let inputs = std::mem::take(&mut ending.held.inputs);
+            let held = Held { inputs, ..plan::entered(&ending.held, &ending.write) };
             let output = ending.write.output.clone().or_else(|| held.output.clone());
             // Its slot is free for the next step.
             if ending.has_slot {
@@ -139,9 +140,9 @@ impl<S: Store> Heart<S> {
             Err(error) => return self.over_failed(group, error),
         };
         self.ends.done();
-        for ((ending, mut finishing), (ended, finished)) in group.into_iter().zip(outcomes) {
+        for ((mut ending, mut finishing), (ended, finished)) in group.into_iter().zip(outcomes) {
             let Some(outcome) = finished else {
-                self.take_back(&ending, &mut finishing);
+                self.take_back(&mut ending, &mut finishing);
                 self.ended_one(ending, ended);
                 continue;
             };
@@ -162,7 +163,7 @@ impl<S: Store> Heart<S> {
     ) -> Result<(), StoreError> {
         let mut endings = Vec::with_capacity(group.len());
         for (mut ending, mut finishing) in group {
-            self.take_back(&ending, &mut finishing);
+            self.take_back(&mut ending, &mut finishing);
             ending.write.repeats = true;
             endings.push(ending);
         }
@@ -174,9 +175,10 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// The slots as they were before Steps 1 to 3 were planned.
-    fn take_back(&mut self, ending: &Ending, finishing: &mut Finishing) {
+    /// As it was before Steps 1 to 3 were planned.
+    fn take_back(&mut self, ending: &mut Ending, finishing: &mut Finishing) {
         self.release_next(finishing);
+        ending.held.inputs = std::mem::take(&mut finishing.held.inputs);
         if ending.has_slot {
             let service = self.service_of(&ending.held);
             self.occupy(&service);
