@@ -30,6 +30,7 @@ mod ledgers;
 mod literals;
 mod lives;
 mod locks;
+mod pairs;
 mod payloads;
 mod plans;
 mod poison;

@@ -1,0 +1,87 @@
+//! Two phases with one call: each is a commit of its own.
+
+use sprag_engine::plan;
+use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, NewJob, Store, StoreError};
+use sprag_kernel::JobState;
+use sprag_kernel::decide::callback::Report;
+
+use crate::on_both_stores;
+use crate::play::{Play, facts, new_job};
+use crate::world::World;
+
+fn digits(activity: &str, guid: Option<&str>) -> (String, Option<String>) {
+    (activity.to_owned(), guid.map(str::to_owned))
+}
+
+on_both_stores! {
+    async fn a_job_is_created_and_dispatched_and_a_known_one_is_neither<W>(play: &Play<W>) {
+        let job = NewJob { enter: true, ..new_job(facts("t1", Some("k"), "a"), 1) };
+        let write = play.dispatch_write(&mut plan::born(&job)).unwrap();
+        let key = write.key;
+        let first = vec![(job.clone(), Some(write))];
+        let begun = play.store().submit_and_dispatch(play.engine, first).await.unwrap();
+        assert!(begun[0].0.as_ref().unwrap().created);
+        assert!(matches!(begun[0].1, Some(DispatchOutcome::Done { version: 2, .. })), "{begun:?}");
+        assert_eq!(play.digits(&key).await, digits("001100000000000", None));
+        assert_eq!(play.job(key.job_id).await.row.state, JobState::InProgress);
+
+        let again = NewJob { enter: true, ..new_job(facts("t1", Some("k"), "a"), 1) };
+        let write = play.dispatch_write(&mut plan::born(&again)).unwrap();
+        let second = vec![(again, Some(write))];
+        let begun = play.store().submit_and_dispatch(play.engine, second).await.unwrap();
+        let known = begun[0].0.as_ref().unwrap();
+        assert_eq!((known.job_id, known.created), (key.job_id, false));
+        assert_eq!(begun[0].1, None);
+    }
+
+    async fn a_message_enters_and_is_finished_and_one_that_comes_late_does_neither<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let end = Play::<W>::result_write(&held, Report::Succeeded);
+        let finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let over = play.store().end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
+        assert!(matches!(over[0].0, EndOutcome::Entered { .. }), "{over:?}");
+        assert!(matches!(over[0].1, Some(FinishOutcome::Done { job: JobState::Succeeded, .. })), "{over:?}");
+        assert_eq!(play.digits(&held.key).await, digits("001111100000001", Some("000111100000001")));
+
+        let version = play.job(job_id).await.row.version;
+        let end = Play::<W>::result_write(&held, Report::NonRetryable);
+        let finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let over = play.store().end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
+        assert_eq!(over, [(EndOutcome::Stale, None)]);
+        assert_eq!(play.job(job_id).await.row.version, version);
+    }
+
+    /// The entry stands by itself, or a message that brings down its engine would never be counted.
+    async fn a_message_that_cannot_be_finished_has_entered_all_the_same<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let mut held = play.claim().await;
+        play.dispatch(&mut held).await;
+        let id = W::id(job_id);
+        let in_its_way = format!(
+            "INSERT INTO attempt (job_id, step_index, attempt_no, state, version, ledger, created_at,
+                 updated_at, step_id, step_type, service)
+             VALUES ({id}, 0, 2, 0, 1, 0, 0, 0, '', '', '')"
+        );
+        play.world.execute(&in_its_way).await.unwrap();
+        let mut end = Play::<W>::result_write(&held, Report::Retryable);
+        let mut finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let message = vec![(end.clone(), finish.clone())];
+        let answer = play.store().end_and_finish(play.engine, message).await;
+        assert!(matches!(answer, Err(StoreError::Poison(_))), "{answer:?}");
+        assert_eq!(play.digits(&held.key).await, digits("001100000000001", Some("000000000000001")));
+
+        let out_of_it = format!("DELETE FROM attempt WHERE job_id = {id} AND attempt_no = 2");
+        play.world.execute(&out_of_it).await.unwrap();
+        (end.repeats, finish.repeats) = (true, true);
+        for _ in 0..2 {
+            let message = vec![(end.clone(), finish.clone())];
+            let over = play.store().end_and_finish(play.engine, message).await.unwrap();
+            assert!(matches!(over[0].0, EndOutcome::Entered { .. }), "{over:?}");
+            assert!(matches!(over[0].1, Some(FinishOutcome::Done { .. })), "{over:?}");
+        }
+        assert_eq!(play.digits(&held.key).await, digits("001111000000001", Some("000011000000001")));
+        assert_eq!(play.store().attempts(job_id).await.unwrap().len(), 2);
+    }
+}
