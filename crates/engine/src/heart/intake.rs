@@ -42,7 +42,7 @@ impl<S: Store> Heart<S> {
         for submitting in jobs {
             let job = submitting.job.clone();
             let entered = job.enter.then(|| Dispatching::of(plan::born(&job), None, None));
-            let (dispatching, write) = entered.map(|entered| self.planned(entered)).unzip();
+            let (dispatching, write) = entered.and_then(|entered| self.planned(entered)).unzip();
             beginnings.push((job, write));
             group.push((submitting, dispatching));
         }

@@ -72,8 +72,11 @@ impl<S: Store> Heart<S> {
     /// Plans and writes directives.
     pub(super) fn dispatch(&mut self) {
         let Some(group) = self.dispatches.next_group() else { return };
-        let planned = group.into_iter().map(|dispatching| self.planned(dispatching));
+        let planned = group.into_iter().filter_map(|dispatching| self.planned(dispatching));
         let (group, writes): (Vec<_>, Vec<_>) = planned.unzip();
+        if group.is_empty() {
+            return self.dispatches.done();
+        }
         let (store, engine) = (self.store.clone(), self.engine);
         self.calls.spawn(async move {
             let answer = store.dispatch(engine, writes).await;
@@ -83,26 +86,41 @@ impl<S: Store> Heart<S> {
 
     /// The write of a directive. A plan is kept until its outcome is known: the same write again is recognised by its
     /// lease.
-    pub(super) fn planned(&mut self, mut dispatching: Dispatching) -> (Dispatching, DispatchWrite) {
-        let Dispatching { held, write, pull, child, .. } = &mut dispatching;
+    pub(super) fn planned(
+        &mut self,
+        mut dispatching: Dispatching,
+    ) -> Option<(Dispatching, DispatchWrite)> {
+        let planned = match dispatching.write.take() {
+            Some(planned) => planned,
+            None => match self.plan(&mut dispatching) {
+                Ok(planned) => planned,
+                // Its rows contradict each other, which the audit tells in full. Others go on.
+                Err(refusal) => {
+                    let (job_id, code) = (dispatching.held.key.job_id, refusal.code().name());
+                    tracing::error!(code, %job_id, %refusal, "an activation cannot be dispatched");
+                    self.vacate(&dispatching.held, dispatching.pull);
+                    return None;
+                }
+            },
+        };
+        dispatching.write = Some(planned.clone());
+        Some((dispatching, planned))
+    }
+
+    fn plan(&mut self, dispatching: &mut Dispatching) -> Result<DispatchWrite, Refusal> {
+        let Dispatching { held, pull, child, .. } = dispatching;
         self.next_lease += 1;
         let own = if child.is_some() { HandOff::Pulled } else { self.hand_off(held) };
         let pinned = &self.protocols[&held.facts.protocol_id];
         let policy = &pinned.policies[held.key.step_index as usize];
-        let planned = write.take().unwrap_or_else(|| {
-            let claim = pull.and_then(|no| self.pulls.hand_off(no));
-            let (hand_off, claim_id) =
-                claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
-            let turns = pinned.graph.turns_before(held.key.place());
-            let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)
-                .and_then(|write| plan::after_turns(held, write, turns))
-                .expect("an activation that was entered can be dispatched");
-            // Nobody's lease: the time at which an engine looks after the child.
-            let lease_ms = child.as_ref().map_or(write.lease_ms, |c| c.first_look_ms());
-            DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write }
-        });
-        *write = Some(planned.clone());
-        (dispatching, planned)
+        let claim = pull.and_then(|no| self.pulls.hand_off(no));
+        let (hand_off, claim_id) = claim.map_or((own, None), |(hand_off, id)| (hand_off, Some(id)));
+        let turns = pinned.graph.turns_before(held.key.place());
+        let write = plan::dispatch_to(hand_off, held, LeaseId(self.next_lease), policy)?;
+        let write = plan::after_turns(held, write, turns)?;
+        // Nobody's lease: the time at which an engine looks after the child.
+        let lease_ms = child.as_ref().map_or(write.lease_ms, |c| c.first_look_ms());
+        Ok(DispatchWrite { claim_id, lease_ms, child: child.clone(), ..write })
     }
 
     pub(super) fn dispatched(

@@ -31,10 +31,13 @@ impl Keys {
     }
 }
 
-/// The writes of a slice in the order of their keys, with the place that each had.
+/// The writes of a slice in the order of their keys, with the place that each had. Of several of one attempt the first
+/// is taken: the others were planned on the same row, and would find it moved on. A statement would not: all that it
+/// reads is as it was before, so it would count them all.
 pub(super) fn sorted<T>(writes: &[T], key: impl Fn(&T) -> AttemptKey) -> Vec<(usize, &T)> {
     let mut sorted: Vec<_> = writes.iter().enumerate().collect();
     sorted.sort_by_key(|(_, write)| key(write));
+    sorted.dedup_by_key(|(_, write)| key(write));
     sorted
 }
 

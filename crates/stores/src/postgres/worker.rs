@@ -57,12 +57,10 @@ pub(super) async fn renew(
     let mut left = sorted(writes, |write| write.key);
     let mut is_any_done = false;
     while !left.is_empty() {
-        // A statement writes a row once: another ACK in the same job, or another heartbeat of the same
-        // attempt, goes with the next one.
-        let (mut jobs, mut attempts) = (HashSet::new(), HashSet::new());
+        // A statement writes a row once: another ACK in the same job goes with the next one.
+        let mut jobs = HashSet::new();
         let (now, later) = left.into_iter().partition::<Vec<_>, _>(|(_, write)| {
-            (write.changes.is_empty() || jobs.insert(write.key.job_id))
-                && attempts.insert(write.key)
+            write.changes.is_empty() || jobs.insert(write.key.job_id)
         });
         is_any_done |= renew_slice(pools, engine, &now, &mut outcomes).await?;
         left = later;

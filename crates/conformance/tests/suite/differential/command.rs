@@ -223,6 +223,22 @@ impl Command {
         }
     }
 
+    /// Has its last write twice in the slice, as when a worker says the same twice: it counts once.
+    pub fn twice(&mut self) {
+        fn again<T: Clone>(slice: &mut Vec<T>) {
+            slice.extend(slice.last().cloned());
+        }
+        match self {
+            Self::Release(_, activations) => again(activations),
+            Self::Dispatch(_, writes) => again(writes),
+            Self::Renew(_, writes) => again(writes),
+            Self::End(_, writes) => again(writes),
+            Self::Finish(_, writes) => again(writes),
+            Self::Over(_, messages) => again(messages),
+            _ => {}
+        }
+    }
+
     /// The jobs that it may create.
     pub fn jobs(&self) -> Vec<NewJob> {
         match self {

@@ -147,7 +147,10 @@ impl Both {
         let seed = self.dice.0 / 2;
         let mut steps = 0;
         while steps < STEPS {
-            let Some(command) = self.choose(found).await else { continue };
+            let Some(mut command) = self.choose(found).await else { continue };
+            if self.dice.roll(8) == 0 {
+                command.twice();
+            }
             steps += 1;
             let answer = self.compare(seed, command.clone()).await;
             let name = command.name();
@@ -334,7 +337,6 @@ impl Both {
         jobs
     }
 
-    /// Jobs that are there now.
     /// Steps 1 to 3, and what a parent is told.
     async fn follow_finished(
         &mut self,
@@ -356,6 +358,7 @@ impl Both {
         }
     }
 
+    /// Jobs that are there now.
     async fn follow_births(&mut self, command: &Command) -> BTreeSet<JobId> {
         let mut born = BTreeSet::new();
         for job in command.jobs() {
