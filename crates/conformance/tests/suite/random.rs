@@ -24,6 +24,8 @@ use crate::world::World;
 const GRAPHS: u64 = 50;
 /// How many engines are lost while they run.
 const LOSSES: i64 = 8;
+/// After how many looks, 5 ms apart, a job counts as one that never ends: a busy machine may stand still for a minute.
+const LOOKS: u32 = 48_000;
 /// The most steps of one list, and how deep lists are nested.
 const MOST_STEPS: u64 = 4;
 const DEEPEST: u32 = 2;
@@ -215,7 +217,7 @@ async fn ends<W: World>(play: &Play<W>, jobs: &[JobId]) -> Ends {
             }
             looks += 1;
             assert!(
-                looks < 8_000,
+                looks < LOOKS,
                 "graph {seed} does not end: {:#?}",
                 play.attempts(*job_id).await
             );
