@@ -369,10 +369,10 @@ pub fn born(job: &NewJob) -> Held {
 }
 
 /// The rows once a message has entered.
-pub fn entered(held: &Held, write: &EndWrite) -> Held {
+pub fn entered(held: Held, write: &EndWrite) -> Held {
     let (ledger, ending) = (write.ledger, Some(write.ending));
     let attempt = AttemptRow { version: write.version + 1, ledger, ending, ..held.attempt };
-    Held { attempt, ..held.clone() }
+    Held { attempt, ..held }
 }
 
 /// The attempt of the next step, as Steps 1 to 3 leave it when they enter it for this engine.

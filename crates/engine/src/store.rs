@@ -156,8 +156,8 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     ) -> impl Future<Output = Answer<Vec<Result<Submitted, Refusal>>>> + Send;
 
     /// Creates jobs as [`Self::submit`] does, and does the work of Leg1 for those that are new, as [`Self::dispatch`]
-    /// does: two commits one after the other, without the caller in between. If one of them fails as a whole, the other
-    /// may have been made.
+    /// does: two commits one after the other, without the caller in between. If either fails, nobody
+    /// knows of the first.
     fn submit_and_dispatch(
         &self,
         engine: EngineNo,
@@ -284,8 +284,8 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     ) -> impl Future<Output = Answer<Vec<FinishOutcome>>> + Send;
 
     /// Messages enter Leg2 as with [`Self::end`], and those that have entered walk Steps 1 to 3 as with
-    /// [`Self::finish`]: two commits one after the other, without the caller in between. If one of them fails as a
-    /// whole, the other may have been made.
+    /// [`Self::finish`]: two commits one after the other, without the caller in between. If either fails,
+    /// nobody knows of the first.
     fn end_and_finish(
         &self,
         engine: EngineNo,

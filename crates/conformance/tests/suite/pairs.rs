@@ -1,4 +1,4 @@
-//! Two phases with one call: each is a commit of its own.
+//! Two phases with one call: each is a commit of its own. Two writes of one attempt in one slice: one counts.
 
 use sprag_engine::plan;
 use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, NewJob, Store, StoreError};
@@ -39,7 +39,7 @@ on_both_stores! {
         let mut held = play.claim().await;
         play.dispatch(&mut held).await;
         let end = Play::<W>::result_write(&held, Report::Succeeded);
-        let finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
         let over = play.store().end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
         assert!(matches!(over[0].0, EndOutcome::Entered { .. }), "{over:?}");
         assert!(matches!(over[0].1, Some(FinishOutcome::Done { job: JobState::Succeeded, .. })), "{over:?}");
@@ -47,10 +47,23 @@ on_both_stores! {
 
         let version = play.job(job_id).await.row.version;
         let end = Play::<W>::result_write(&held, Report::NonRetryable);
-        let finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
         let over = play.store().end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
         assert_eq!(over, [(EndOutcome::Stale, None)]);
         assert_eq!(play.job(job_id).await.row.version, version);
+    }
+
+    /// As when a job is claimed while a directive of before still waits for its turn.
+    async fn an_older_directive_in_the_slice_takes_nothing_from_the_newer<W>(play: &Play<W>) {
+        let job_id = play.create(1).await;
+        let held = play.claim().await;
+        let newer = play.dispatch_write(&mut held.clone()).unwrap();
+        let mut older = play.dispatch_write(&mut held.clone()).unwrap();
+        older.version -= 1;
+        let outcomes = play.store().dispatch(play.engine, vec![older, newer.clone()]).await.unwrap();
+        assert!(!matches!(outcomes[0], DispatchOutcome::Done { .. }), "{outcomes:?}");
+        assert!(matches!(outcomes[1], DispatchOutcome::Done { .. }), "{outcomes:?}");
+        assert_eq!(play.held(job_id).await.attempt.lease_id, Some(newer.lease_id));
     }
 
     /// The entry stands by itself, or a message that brings down its engine would never be counted.
@@ -66,7 +79,7 @@ on_both_stores! {
         );
         play.world.execute(&in_its_way).await.unwrap();
         let mut end = Play::<W>::result_write(&held, Report::Retryable);
-        let mut finish = play.finish_write(&plan::entered(&held, &end), false).unwrap();
+        let mut finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
         let message = vec![(end.clone(), finish.clone())];
         let answer = play.store().end_and_finish(play.engine, message).await;
         assert!(matches!(answer, Err(StoreError::Poison(_))), "{answer:?}");

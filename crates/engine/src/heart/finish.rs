@@ -73,7 +73,8 @@ impl<S: Store> Heart<S> {
         if self.may_have_got_ahead(&held, held.attempt.ending.map(|ending| ending.kind)) {
             self.measure(held, output);
         } else {
-            let enter_next = self.reserve_next(&held);
+            // What a first try has entered is found in the books: a second one enters nothing.
+            let enter_next = !repeats && self.reserve_next(&held);
             self.finishes.push(Finishing { held, output, enter_next, repeats });
         }
     }
@@ -110,7 +111,7 @@ impl<S: Store> Heart<S> {
         for mut ending in group {
             // What the next step is given may be much, and goes along.
             let inputs = std::mem::take(&mut ending.held.inputs);
-            let held = Held { inputs, ..plan::entered(&ending.held, &ending.write) };
+            let held = Held { inputs, ..plan::entered(ending.held.clone(), &ending.write) };
             let output = ending.write.output.clone().or_else(|| held.output.clone());
             // Its slot is free for the next step.
             if ending.has_slot {
@@ -275,8 +276,7 @@ impl<S: Store> Heart<S> {
         mut group: Vec<Finishing>,
         error: StoreError,
     ) -> Result<(), StoreError> {
-        // As with directives: some of the group may be finished. What a first try has entered is found in the books: a
-        // second one enters nothing.
+        // As with directives: some of the group may be finished.
         for finishing in &mut group {
             self.release_next(finishing);
             finishing.repeats = true;

@@ -42,7 +42,10 @@ impl<S: Store> Heart<S> {
         for submitting in jobs {
             let job = submitting.job.clone();
             let entered = job.enter.then(|| Dispatching::of(plan::born(&job), None, None));
-            let (dispatching, write) = entered.and_then(|entered| self.planned(entered)).unzip();
+            let planned = entered.map(|entered| {
+                self.planned(entered).expect("the first step of a new job can be dispatched")
+            });
+            let (dispatching, write) = planned.unzip();
             beginnings.push((job, write));
             group.push((submitting, dispatching));
         }

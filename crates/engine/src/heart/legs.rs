@@ -327,7 +327,7 @@ impl<S: Store> Heart<S> {
         }
     }
 
-    /// The attempt was ended by its time limit; its slot is free now that the handler is back.
+    /// Its handler is back, so its slot is free.
     pub(super) fn over(&mut self, held: &Held) {
         let service = self.service_of(held);
         self.release(&service);
@@ -379,16 +379,13 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn ended_one(&mut self, ending: Ending, outcome: EndOutcome) {
-        let Ending { mut held, write, has_slot, calling } = ending;
+        let Ending { held, write, has_slot, calling } = ending;
         if has_slot {
-            let service = self.service_of(&held);
-            self.release(&service);
+            self.over(&held);
         }
         match (outcome, calling) {
-            (EndOutcome::Entered { version }, calling) => {
-                held.attempt.version = version;
-                held.attempt.ledger = write.ledger;
-                held.attempt.ending = Some(write.ending);
+            (EndOutcome::Entered { .. }, calling) => {
+                let held = plan::entered(held, &write);
                 self.finish_perhaps_again(held, write.output, write.repeats);
                 if let Some(calling) = calling {
                     calling.answer(Ok(Heard::Done));
@@ -433,6 +430,9 @@ impl<S: Store> Heart<S> {
         let code = Code::MessagePoison.name();
         if write.error.as_ref().is_some_and(|error| error.code == code) {
             tracing::error!(code, job_id = %held.key.job_id, %error, "an ending cannot be stored");
+            if has_slot {
+                self.over(&held);
+            }
             return;
         }
         let error = AttemptError { code: code.to_owned(), message: error.to_string() };

@@ -123,6 +123,7 @@ impl<S: Store> Heart<S> {
     /// Whether no attempt is on its way through this engine.
     fn is_idle(&self) -> bool {
         self.running.is_empty()
+            && self.submits.is_idle()
             && self.sights.is_idle()
             && self.dispatches.is_idle()
             && self.ends.is_idle()

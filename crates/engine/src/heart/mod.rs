@@ -2,8 +2,9 @@
 //!
 //! Each phase has a queue and at most one call under way: submit, claim, dispatch, end, finish. While a
 //! call is under way the next group gathers, so a lone job commits at once and a loaded engine commits
-//! groups. A few are asked on for the next phase with the same call, in a commit of its own. An attempt is in one place at a time: in a queue, in a call, or with its handler. Nothing
-//! leaves for a handler before its dispatch is committed.
+//! groups. A few are taken on to the next phase by the same call, in a commit of its own. An attempt is in
+//! one place at a time: in a queue, in a call, or with its handler. Nothing leaves for a handler before its
+//! dispatch is committed.
 //!
 //! A call that fails puts its group back. If the store was away the group waits and is tried again: the
 //! guards make a repeat harmless. If the store refused a row the next group is half as large, until the

@@ -27,7 +27,7 @@ pub(super) async fn finish(
     writes: &[FinishWrite],
 ) -> Answer<Vec<FinishOutcome>> {
     let mut outcomes = vec![FinishOutcome::Gone; writes.len()];
-    let all = sorted(writes, |write| write.key);
+    let all = sorted(writes, |write| (write.key, write.version));
     let (tellers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|(_, write)| write.tells.is_some());
     let (graphs, slice): (Vec<_>, Vec<_>) =

@@ -87,7 +87,9 @@ pub(super) async fn dispatch(
     let mut outcomes = vec![DispatchOutcome::Gone; writes.len()];
     let mut is_any_done = false;
     let (parents, others): (Wave<'_>, Wave<'_>) =
-        sorted(writes, |write| write.key).into_iter().partition(|(_, write)| write.child.is_some());
+        sorted(writes, |write| (write.key, write.version))
+            .into_iter()
+            .partition(|(_, write)| write.child.is_some());
     for wave in waves(others) {
         is_any_done |= dispatch_slice(Runner::Alone(pools), engine, &wave, &mut outcomes).await?;
     }
@@ -277,7 +279,7 @@ pub(super) async fn end(
     engine: EngineNo,
     writes: &[EndWrite],
 ) -> Answer<Vec<EndOutcome>> {
-    let slice = sorted(writes, |write| write.key);
+    let slice = sorted(writes, |write| (write.key, write.version));
     let rows = pools.run(END, &EndColumns::of(pools, engine, &slice).params()).await?;
     if rows.is_empty() && !writes.is_empty() {
         pools.expect_alive(engine).await?;
@@ -361,7 +363,7 @@ impl<'a> EndColumns<'a> {
 }
 
 pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {
-    let slice = sorted(pulses, |pulse| pulse.key);
+    let slice = sorted(pulses, |pulse| (pulse.key, 0));
     let keys = Keys::of(slice.iter().map(|(_, pulse)| (&pulse.key, 0)));
     let written = pools
         .run(

@@ -187,7 +187,7 @@ type Slice<'a> = [(usize, &'a WaitWrite)];
 
 async fn wait(pools: &Pools, engine: EngineNo, writes: &[WaitWrite]) -> Answer<Vec<WaitOutcome>> {
     let mut outcomes = vec![WaitOutcome::Gone; writes.len()];
-    let slice = sorted(writes, |write| write.key);
+    let slice = sorted(writes, |write| (write.key, write.version));
     let mut client = pools.engine().await?;
     let tx = begin(&mut client).await?;
     let now = alive(&tx, pools, engine).await?;

@@ -31,13 +31,16 @@ impl Keys {
     }
 }
 
-/// The writes of a slice in the order of their keys, with the place that each had. Of several of one attempt the first
-/// is taken: the others were planned on the same row, and would find it moved on. A statement would not: all that it
-/// reads is as it was before, so it would count them all.
-pub(super) fn sorted<T>(writes: &[T], key: impl Fn(&T) -> AttemptKey) -> Vec<(usize, &T)> {
+/// The writes of a slice in the order of their keys, with the place that each had. Of several that were planned on the same
+/// version of a row the first is taken: the others would find it moved on. A statement would not: all that it reads is as
+/// it was before, so it would count them all. Of several versions the statement takes the one that the row has.
+pub(super) fn sorted<T>(
+    writes: &[T],
+    planned_on: impl Fn(&T) -> (AttemptKey, u64),
+) -> Vec<(usize, &T)> {
     let mut sorted: Vec<_> = writes.iter().enumerate().collect();
-    sorted.sort_by_key(|(_, write)| key(write));
-    sorted.dedup_by_key(|(_, write)| key(write));
+    sorted.sort_by_key(|(_, write)| planned_on(write));
+    sorted.dedup_by_key(|(_, write)| planned_on(write));
     sorted
 }
 

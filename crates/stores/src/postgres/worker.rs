@@ -54,7 +54,7 @@ pub(super) async fn renew(
     writes: &[RenewWrite],
 ) -> Answer<Vec<RenewOutcome>> {
     let mut outcomes = vec![RenewOutcome::Gone; writes.len()];
-    let mut left = sorted(writes, |write| write.key);
+    let mut left = sorted(writes, |write| (write.key, write.version));
     let mut is_any_done = false;
     while !left.is_empty() {
         // A statement writes a row once: another ACK in the same job goes with the next one.
@@ -146,7 +146,7 @@ pub(super) async fn release(
     engine: EngineNo,
     activations: &[(AttemptKey, u64)],
 ) -> Answer<()> {
-    let sorted = sorted(activations, |(key, _)| *key);
+    let sorted = sorted(activations, |activation| *activation);
     let keys = Keys::of(sorted.iter().map(|(_, (key, version))| (key, *version)));
     let written = pools
         .run(

@@ -312,8 +312,14 @@ fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) 
     while next.is_some() || !group.is_empty() {
         let most = if alone > 0 { 1 } else { GROUP };
         alone -= usize::from(alone > 0);
+        let goes_on = !group.is_empty();
         while group.len() < most {
             match next.take().or_else(|| queue.try_recv().ok()) {
+                // Whoever reads waits for what goes on to be durable, and should not for somebody's work.
+                Some(work) if goes_on && work.is_work() => {
+                    next = Some(work);
+                    break;
+                }
                 Some(call) => group.push(call),
                 None => break,
             }

@@ -93,7 +93,7 @@ pub(super) async fn legs(stage: &Stage) {
 
     let end_and_finish = async |held: &Held, repeats| {
         let mut end = Play::<Postgres>::result_write(held, Report::Succeeded);
-        let mut finish = play.finish_write(&plan::entered(held, &end), false).unwrap();
+        let mut finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
         (end.repeats, finish.repeats) = (repeats, repeats);
         let over = cut.end_and_finish(engine, vec![(end, finish)]).await?;
         assert!(matches!(over[0].0, EndOutcome::Entered { .. }), "{over:?}");

@@ -223,18 +223,24 @@ impl Command {
         }
     }
 
-    /// Has its last write twice in the slice, as when a worker says the same twice: it counts once.
-    pub fn twice(&mut self) {
-        fn again<T: Clone>(slice: &mut Vec<T>) {
-            slice.extend(slice.last().cloned());
+    /// Has its last write twice in the slice, as when a worker says the same twice: it counts once. Or has one before it
+    /// that was planned on an older row: that does not count.
+    pub fn twice(&mut self, is_older: bool) {
+        fn again<T: Clone>(slice: &mut Vec<T>, older: impl Fn(&mut T) -> &mut u64, is_older: bool) {
+            let mut first = slice.last().expect("a slice has writes").clone();
+            if is_older {
+                *older(&mut first) -= 1;
+            }
+            slice.insert(0, first);
         }
         match self {
-            Self::Release(_, activations) => again(activations),
-            Self::Dispatch(_, writes) => again(writes),
-            Self::Renew(_, writes) => again(writes),
-            Self::End(_, writes) => again(writes),
-            Self::Finish(_, writes) => again(writes),
-            Self::Over(_, messages) => again(messages),
+            Self::Release(_, activations) => again(activations, |(_, version)| version, is_older),
+            // What an older one is told depends on when its job is looked at: `pairs.rs` has that case.
+            Self::Dispatch(_, writes) => again(writes, |write| &mut write.version, false),
+            Self::Renew(_, writes) => again(writes, |write| &mut write.version, is_older),
+            Self::End(_, writes) => again(writes, |write| &mut write.version, is_older),
+            Self::Finish(_, writes) => again(writes, |write| &mut write.version, is_older),
+            Self::Over(_, messages) => again(messages, |(end, _)| &mut end.version, is_older),
             _ => {}
         }
     }

@@ -149,7 +149,8 @@ impl Both {
         while steps < STEPS {
             let Some(mut command) = self.choose(found).await else { continue };
             if self.dice.roll(8) == 0 {
-                command.twice();
+                let is_older = self.dice.roll(2) == 0;
+                command.twice(is_older);
             }
             steps += 1;
             let answer = self.compare(seed, command.clone()).await;

@@ -366,7 +366,7 @@ impl Both {
         let write = self.result(&held)?;
         if self.dice.roll(2) == 0
             && let Some(Command::Finish(_, finishes)) =
-                self.finish(engine, &plan::entered(&held, &write))
+                self.finish(engine, &plan::entered(held, &write))
         {
             return Some(Command::Over(engine, std::iter::once(write).zip(finishes).collect()));
         }
