@@ -115,7 +115,7 @@ impl<S: Store> Heart<S> {
             let output = ending.write.output.clone().or_else(|| held.output.clone());
             // Its slot is free for the next step.
             if ending.has_slot {
-                self.over(&held);
+                self.free_slot(&held);
             }
             let enter_next = self.reserve_next(&held);
             let mut finishing = Finishing { held, output, enter_next, repeats: false };

@@ -291,7 +291,7 @@ impl<S: Store> Heart<S> {
         let ended = is_open.then(|| plan::ended_by(&held, EndingKind::OwnerLost, error).ok());
         match ended.flatten() {
             Some(write) => self.ends.push(Ending { held, write, has_slot: true, calling: None }),
-            None => self.over(&held),
+            None => self.free_slot(&held),
         }
     }
 
@@ -323,12 +323,12 @@ impl<S: Store> Heart<S> {
             Ok(Some(write)) => {
                 self.ends.push(Ending { held, write, has_slot: true, calling: None });
             }
-            Ok(None) | Err(_) => self.over(&held),
+            Ok(None) | Err(_) => self.free_slot(&held),
         }
     }
 
     /// Its handler is back, so its slot is free.
-    pub(super) fn over(&mut self, held: &Held) {
+    pub(super) fn free_slot(&mut self, held: &Held) {
         let service = self.service_of(held);
         self.release(&service);
     }
@@ -381,7 +381,7 @@ impl<S: Store> Heart<S> {
     pub(super) fn ended_one(&mut self, ending: Ending, outcome: EndOutcome) {
         let Ending { held, write, has_slot, calling } = ending;
         if has_slot {
-            self.over(&held);
+            self.free_slot(&held);
         }
         match (outcome, calling) {
             (EndOutcome::Entered { .. }, calling) => {
@@ -431,7 +431,7 @@ impl<S: Store> Heart<S> {
         if write.error.as_ref().is_some_and(|error| error.code == code) {
             tracing::error!(code, job_id = %held.key.job_id, %error, "an ending cannot be stored");
             if has_slot {
-                self.over(&held);
+                self.free_slot(&held);
             }
             return;
         }

@@ -50,7 +50,7 @@ impl<S: Store> Heart<S> {
                 let ending = Ending { held, write, has_slot: true, calling: None };
                 self.works.waiting.push_back(Working { ending, work });
             }
-            Ok(None) | Err(_) => self.over(&held),
+            Ok(None) | Err(_) => self.free_slot(&held),
         }
     }
 

@@ -94,7 +94,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.pragma_update(None, "journal_mode", "WAL")?;
     synchronous(connection, durability)?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
-    // So many KiB: the most of what an engine holds, and enough for the keys of some 400,000 jobs.
+    // So many KiB; it is the largest part of what an engine holds.
     connection.pragma_update(None, "cache_size", -36_864)?;
     // Savepoints copy the pages they may have to bring back: to memory, not to a file.
     connection.pragma_update(None, "temp_store", "MEMORY")?;

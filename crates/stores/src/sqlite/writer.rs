@@ -349,7 +349,7 @@ fn write(disk: &Disk<'_>, commits: &AtomicU64, queue: &Receiver<Box<dyn Call>>) 
 }
 
 /// A transaction that is over.
-struct Over {
+struct Transacted {
     /// Those that are to be answered when it is durable, if there are any.
     answering: Option<Answering>,
     /// Those that have more to do.
@@ -367,7 +367,7 @@ enum Ended {
 }
 
 /// Runs a group in one transaction.
-fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Over {
+fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Transacted {
     let failure = match disk.log.failure() {
         None => commit(disk, &mut group).err().map(|error| failed(&error)),
         lost => lost,
@@ -392,7 +392,11 @@ fn transaction(disk: &Disk<'_>, mut group: Vec<Box<dyn Call>>) -> Over {
             crash_point("sqlite.after_answer");
         }
     };
-    Over { answering: has_over.then(|| -> Answering { Box::new(answering) }), going_on, ended }
+    Transacted {
+        answering: has_over.then(|| -> Answering { Box::new(answering) }),
+        going_on,
+        ended,
+    }
 }
 
 /// Runs a group and commits it, without savepoints if that goes well.
