@@ -5,8 +5,9 @@
 //! The disk and the processor of a shared machine move within minutes by more than what is compared. So every round has
 //! its ceilings beside it, and what is printed is the middle of the rounds, of rates and of shares alike.
 //!
-//! `cargo bench -p sprag-stores --profile dev --bench jobs -- postgres` runs one store only; `SPRAG_JOBS` sets the
-//! number of jobs per round, `SPRAG_FINISHED` how many fill a store; with `SPRAG_STATS` each round says more.
+//! `cargo bench -p sprag-stores --profile dev --bench jobs -- postgres lone` runs one store and one part only, of
+//! `rounds`, `lone`, `full` and `memory`; `SPRAG_JOBS` sets the number of jobs per round, `SPRAG_FINISHED` how many fill a
+//! store; with `SPRAG_STATS` each round says more.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,6 +30,9 @@ use sprag_stores::sqlite::{Durability, SqliteStore};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Jobs of so many steps.
+const STEPS: [usize; 2] = [1, 3];
+const KEYS: [Keys; 2] = [Keys::Content, Keys::Given];
 /// How often jobs are measured beside their ceilings.
 const ROUNDS: usize = 5;
 /// How often an empty and a full store are measured, one after the other.
@@ -44,20 +48,43 @@ async fn main() {
     if let Some(at) = args.iter().position(|arg| arg == RESIDENT) {
         return print_resident(&args[at + 1], finished()).await;
     }
-    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| *arg == name);
+    let wanted = Wanted::of(&args);
     println!(
         "| store | single-row commits/s | bulk rows/s | steps | jobs/s | row writes per job | of these events | commits per job | of the ceiling | its own rows in bulk/s | of these |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let mut notes = Vec::new();
-    if is_wanted("sqlite") {
-        notes.extend(sqlite().await);
+    if wanted.store("sqlite") {
+        notes.extend(sqlite(&wanted).await);
     }
-    if is_wanted("postgres") {
-        notes.extend(postgres().await);
+    if wanted.store("postgres") {
+        notes.extend(postgres(&wanted).await);
     }
     println!("\n{}", notes.join("\n"));
+}
+
+const STORES: [&str; 2] = ["sqlite", "postgres"];
+
+/// Which stores and which parts are to be measured: those that are named, or all.
+struct Wanted {
+    stores: Vec<String>,
+    parts: Vec<String>,
+}
+
+impl Wanted {
+    fn of(args: &[String]) -> Self {
+        let named = args.iter().filter(|arg| !arg.starts_with('-')).cloned();
+        let (stores, parts) = named.partition(|name| STORES.contains(&name.as_str()));
+        Self { stores, parts }
+    }
+
+    fn store(&self, name: &str) -> bool {
+        self.stores.is_empty() || self.stores.iter().any(|wanted| wanted == name)
+    }
+
+    fn part(&self, name: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == name)
+    }
 }
 
 fn number(name: &str, default: usize) -> usize {
@@ -98,13 +125,10 @@ impl Rounds {
         middle(self.all.iter().map(of).collect())
     }
 
-    fn commits(&self) -> f64 {
-        self.middle(|round| round.ceiling.commits)
-    }
-
     fn print(&self, store: &str) {
         let jobs = self.jobs as f64;
-        let (commits, bulk) = (self.commits(), self.middle(|round| round.ceiling.rows));
+        let commits = self.middle(|round| round.ceiling.commits);
+        let bulk = self.middle(|round| round.ceiling.rows);
         print!("| {store} | {commits:.0} | {bulk:.0} | {} ", self.steps);
         let rows = self.middle(|round| round.written.rows / jobs);
         let events = self.middle(|round| round.written.events / jobs);
@@ -125,13 +149,13 @@ fn middle(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-async fn sqlite() -> Vec<String> {
+async fn sqlite(wanted: &Wanted) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let jobs = number("SPRAG_JOBS", 20_000);
     let path = |name: &str| folder.path().join(name);
     let open = |path: &PathBuf| SqliteStore::open(path, Durability::Full).unwrap();
-    let mut commits = 0.0;
-    for steps in [1, 3] {
+    let mut notes = Vec::new();
+    for steps in STEPS.into_iter().filter(|_| wanted.part("rounds")) {
         let mut rounds = Rounds { steps, jobs, all: Vec::new() };
         for round in 0..ROUNDS {
             let of_round = |name: &str| path(&format!("{steps}-{round}{name}.db"));
@@ -143,11 +167,13 @@ async fn sqlite() -> Vec<String> {
             rounds.all.push(Round { rate, written, ceiling, own });
         }
         rounds.print("SQLite, FULL");
-        commits = rounds.commits();
     }
-    let lone = load::lone(open(&path("lone.db"))).await;
-    let mut notes = vec![lone_note("SQLite", lone, commits)];
-    for keys in [Keys::Content, Keys::Given] {
+    if wanted.part("lone") {
+        let commits = ceiling::of_sqlite(&path("lone-bare.db")).commits;
+        let lone = load::lone(open(&path("lone.db"))).await;
+        notes.push(lone_note("SQLite", lone, commits));
+    }
+    for keys in KEYS.into_iter().filter(|_| wanted.part("full")) {
         let full = path(&format!("full of {keys}.db"));
         fill(open(&full), keys).await;
         let mut pairs = Pairs::default();
@@ -160,8 +186,10 @@ async fn sqlite() -> Vec<String> {
         let lone = (load::lone(open(&path("lone.db"))).await, load::lone(open(&full)).await);
         notes.push(pairs.note("SQLite", keys, lone));
     }
-    let resident = resident_of(&format!("sqlite:{}", path("resident.db").display()));
-    notes.push(resident_note("SQLite", &resident));
+    if wanted.part("memory") {
+        let resident = resident_of(&format!("sqlite:{}", path("resident.db").display()));
+        notes.push(resident_note("SQLite", &resident));
+    }
     notes
 }
 
@@ -181,12 +209,12 @@ async fn counted(store: &SqliteStore, file: &Path) -> Written {
     Written { rows: rows as f64, events, commits: commits as f64 }
 }
 
-async fn postgres() -> Vec<String> {
+async fn postgres(wanted: &Wanted) -> Vec<String> {
     let cluster = sprag_conformance::cluster::Cluster::start();
     let jobs = number("SPRAG_JOBS", 20_000);
-    let mut commits = 0.0;
     let open = async |url: &str| PostgresStore::open(&PostgresOptions::new(url)).await.unwrap();
-    for steps in [1, 3] {
+    let mut notes = Vec::new();
+    for steps in STEPS.into_iter().filter(|_| wanted.part("rounds")) {
         let mut rounds = Rounds { steps, jobs, all: Vec::new() };
         for _ in 0..ROUNDS {
             let ceiling = ceiling::of_postgres(&cluster.database().await).await;
@@ -196,11 +224,13 @@ async fn postgres() -> Vec<String> {
             rounds.all.push(Round { rate, written, ceiling, own });
         }
         rounds.print("Postgres");
-        commits = rounds.commits();
     }
-    let lone = load::lone(open(&cluster.database().await).await).await;
-    let mut notes = vec![lone_note("Postgres", lone, commits)];
-    for keys in [Keys::Content, Keys::Given] {
+    if wanted.part("lone") {
+        let commits = ceiling::of_postgres(&cluster.database().await).await.commits;
+        let lone = load::lone(open(&cluster.database().await).await).await;
+        notes.push(lone_note("Postgres", lone, commits));
+    }
+    for keys in KEYS.into_iter().filter(|_| wanted.part("full")) {
         let full = cluster.database().await;
         fill(open(&full).await, keys).await;
         settle(&full).await;
@@ -214,8 +244,10 @@ async fn postgres() -> Vec<String> {
         let lone = (load::lone(open(&new).await).await, load::lone(open(&full).await).await);
         notes.push(pairs.note("Postgres", keys, lone));
     }
-    let resident = resident_of(&cluster.database().await);
-    notes.push(resident_note("Postgres", &resident));
+    if wanted.part("memory") {
+        let resident = resident_of(&cluster.database().await);
+        notes.push(resident_note("Postgres", &resident));
+    }
     notes
 }
 
