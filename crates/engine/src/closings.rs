@@ -1,12 +1,12 @@
 //! Who waits for which job to be over. A waiter stands in the list before it looks at the job, so that an end
-//! in between is not missed; a job that another engine closes is found by looking again.
+//! in between is not missed, and is told how the job ended; a job that another engine closes is found by looking again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sprag_kernel::{Code, Refusal, State};
-use tokio::sync::Notify;
+use sprag_kernel::{Code, JobState, Refusal, State};
+use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::ids::JobId;
@@ -15,19 +15,22 @@ use crate::store::{JobView, Store};
 /// How often a waiter looks by itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How a job has ended, once it has.
+type Bell = watch::Sender<Option<JobState>>;
+
 /// The list of one engine: a bell for each job that is waited for, and how many listen.
 #[derive(Default)]
-pub(crate) struct Closings(Mutex<HashMap<JobId, (Arc<Notify>, usize)>>);
+pub(crate) struct Closings(Mutex<HashMap<JobId, (Arc<Bell>, usize)>>);
 
 impl Closings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, (Arc<Notify>, usize)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, (Arc<Bell>, usize)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The job is over.
-    pub(crate) fn tell(&self, job_id: JobId) {
+    pub(crate) fn tell(&self, job_id: JobId, state: JobState) {
         if let Some((bell, _)) = self.lock().get(&job_id) {
-            bell.notify_waiters();
+            bell.send_replace(Some(state));
         }
     }
 
@@ -43,7 +46,16 @@ impl Closings {
 struct Place<'a> {
     closings: &'a Closings,
     job_id: JobId,
-    bell: Arc<Notify>,
+    bell: Arc<Bell>,
+}
+
+impl Place<'_> {
+    /// Waits until the bell rings.
+    async fn told(&self) -> JobState {
+        let mut bell = self.bell.subscribe();
+        let rung = bell.wait_for(Option::is_some).await.map(|state| *state);
+        rung.ok().flatten().expect("the bell is held here, and has rung")
+    }
 }
 
 impl Drop for Place<'_> {
@@ -59,20 +71,30 @@ impl Drop for Place<'_> {
 }
 
 impl<S: Store> Engine<S> {
-    /// Waits until a job is over, whoever closes it, and returns it as it is then. To wait for some time only:
-    /// `tokio::time::timeout(time, engine.closed(job_id))`.
-    pub async fn closed(&self, job_id: JobId) -> Result<JobView, Refusal> {
+    /// Waits until a job is over, whoever closes it, and says how it ended. To wait for some time only:
+    /// `tokio::time::timeout(time, engine.outcome(job_id))`.
+    pub async fn outcome(&self, job_id: JobId) -> Result<JobState, Refusal> {
         let place = self.closings.wait_for(job_id);
         loop {
-            let mut rung = std::pin::pin!(place.bell.notified());
-            rung.as_mut().enable();
-            let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
-            let job = self.store().job(job_id).await?.ok_or_else(unknown)?;
-            if job.row.state.is_terminal() {
-                return Ok(job);
+            let state = self.known(job_id).await?.row.state;
+            if state.is_terminal() {
+                return Ok(state);
             }
             // Without a bell another engine may have closed it.
-            let _ = tokio::time::timeout(LOOK_AGAIN, rung).await;
+            if let Ok(state) = tokio::time::timeout(LOOK_AGAIN, place.told()).await {
+                return Ok(state);
+            }
         }
+    }
+
+    /// Waits as [`Self::outcome`] does, and returns the job as it is then.
+    pub async fn closed(&self, job_id: JobId) -> Result<JobView, Refusal> {
+        self.outcome(job_id).await?;
+        self.known(job_id).await
+    }
+
+    async fn known(&self, job_id: JobId) -> Result<JobView, Refusal> {
+        let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
+        self.store().job(job_id).await?.ok_or_else(unknown)
     }
 }

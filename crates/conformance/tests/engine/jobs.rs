@@ -276,6 +276,7 @@ async fn whoever_waits_for_a_job_hears_of_its_end_at_once_and_of_an_unknown_one_
     for job in [one, other, engine.closed(job_id).await] {
         assert_eq!(job.unwrap().row.state, JobState::Cancelled);
     }
+    assert_eq!(engine.outcome(job_id).await.unwrap(), JobState::Cancelled);
     assert!(begun.elapsed() < Duration::from_millis(900), "told, and not found by looking again");
     let unknown = engine.closed(sprag_engine::ids::JobId::new()).await.unwrap_err();
     assert_eq!(unknown.code().name(), "JOB_UNKNOWN");

@@ -324,7 +324,7 @@ impl<S: Store> Heart<S> {
             self.may_claim |= !job.is_terminal();
             if job.is_terminal() {
                 self.ended.notify_one();
-                self.closings.tell(finishing.held.key.job_id);
+                self.closings.tell(finishing.held.key.job_id, job);
                 self.tell_parent(&finishing.held);
             }
         }

@@ -174,7 +174,7 @@ pub(crate) async fn lone<S: Store>(store: S) -> Duration {
     for _ in 0..LONE_JOBS {
         let start = Instant::now();
         let job_id = engine.submit(envelope(Keys::Content).as_bytes()).await.unwrap().job_id;
-        engine.closed(job_id).await.unwrap();
+        engine.outcome(job_id).await.unwrap();
         times.push(start.elapsed());
     }
     times.sort();
