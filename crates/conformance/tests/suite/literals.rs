@@ -15,6 +15,8 @@ use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
 
 /// Columns that hold states.
 const COLUMNS: [&str; 5] = ["state", "outbox", "status", "ending", "verdict"];
+/// Domains of such columns, on Postgres.
+const DOMAINS: [&str; 5] = ["job_state", "step_state", "outbox_state", "ending", "verdict"];
 /// How a literal is compared.
 const OPERATORS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 
@@ -77,6 +79,16 @@ fn literal(tokens: &[String]) -> Option<String> {
     None
 }
 
+/// The literal that a domain at the start of these tokens is checked with.
+fn of_domain(tokens: &[String]) -> Option<String> {
+    let name = tokens.get(1)?.rsplit('.').next()?;
+    if tokens[0] != "DOMAIN" || !DOMAINS.contains(&name) {
+        return None;
+    }
+    let value = tokens.iter().position(|token| token == "VALUE")?;
+    literal(&tokens[value..]).map(|literal| literal.replacen("VALUE", name, 1))
+}
+
 /// Between the parenthesis at the start and its end, or up to a word at the same depth: parts between commas.
 fn parts<'a>(tokens: &'a [String], ends: &[&str]) -> Vec<&'a [String]> {
     let (mut depth, mut parts, mut begin) = (0, Vec::new(), 0);
@@ -118,7 +130,8 @@ fn literals(text: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for n in 0..tokens.len() {
         let is_state = COLUMNS.contains(&tokens[n].rsplit('.').next().unwrap_or_default());
-        let told = if is_state { literal(&tokens[n..]) } else { born(&tokens[n..]) };
+        let here = &tokens[n..];
+        let told = if is_state { literal(here) } else { born(here).or_else(|| of_domain(here)) };
         if let Some(told) = told {
             *found.entry(told).or_default() += 1;
         }
@@ -220,11 +233,15 @@ fn in_schemas() -> Vec<Listed> {
         (0..=u8::MAX).filter(|code| ending_kind((*code).into(), None).is_some()).collect();
     let verdicts = [JobState::FailedFinal.code(), JobState::Cancelled.code()];
     let mut listed = Vec::new();
-    for schema in ["sql/sqlite/schema_1.sql", "sql/postgres/schema_1.sql"] {
-        listed.push((schema, range("state", &codes(|_: JobState| true)), 1));
-        listed.push((schema, range("state", &codes(|_: StepState| true)), 1));
+    let schemas = [
+        ("sql/sqlite/schema_1.sql", ["state", "state", "outbox"]),
+        ("sql/postgres/schema_1.sql", ["job_state", "step_state", "outbox_state"]),
+    ];
+    for (schema, [of_job, of_step, of_outbox]) in schemas {
+        listed.push((schema, range(of_job, &codes(|_: JobState| true)), 1));
+        listed.push((schema, range(of_step, &codes(|_: StepState| true)), 1));
         listed.push((schema, range("state", &codes(JobState::is_terminal)), 1));
-        listed.push((schema, range("outbox", &codes(|_: OutboxState| true)), 1));
+        listed.push((schema, range(of_outbox, &codes(|_: OutboxState| true)), 1));
         listed.push((schema, range("status", &codes(rests)), 1));
         listed.push((schema, format!("status = {}", confirmed()), 1));
         listed.push((schema, terminal_jobs(), 1));
@@ -384,4 +401,6 @@ fn the_scan_sees_every_way_to_write_a_literal() {
     assert_eq!(seen("INSERT INTO t (a, state) SELECT f(1, 2), 3 FROM u"), ["t is born in state 3"]);
     assert_eq!(seen("INSERT INTO s.t (status, a) VALUES (1, ?2)"), ["t is born in status 1"]);
     assert_eq!(seen("SET state = $1, ready_at = 3"), Vec::<String>::new());
+    let domain = "CREATE DOMAIN sprag.step_state AS smallint CHECK (VALUE BETWEEN 0 AND 8)";
+    assert_eq!(seen(domain), ["step_state BETWEEN 0 AND 8"]);
 }

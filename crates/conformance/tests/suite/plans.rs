@@ -77,7 +77,7 @@ async fn plan_of(client: &tokio_postgres::Client, name: &str, sql: &str) -> Vec<
 
 /// Whether a scan of attempts, and the condition that stands below it, go by less than a whole key.
 fn is_by_part(scan: &str, condition: &str) -> bool {
-    let whole = ["job_id = ", "step_index = ", "branch = ", "turn = ", "attempt_no = "];
+    let whole = ["job_id = ", "step_index = ", "branch = ", "turn = ", "attempt_no)::integer = "];
     let by_key = scan.contains("attempt_pkey") && !whole.iter().all(|key| condition.contains(key));
     by_key || (scan.contains(" on attempt") && scan.contains("Seq Scan"))
 }

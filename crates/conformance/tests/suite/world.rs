@@ -203,10 +203,11 @@ impl World for Postgres {
     /// They are gone for good; nobody can go past them here.
     fn past_checks() -> &'static str {
         "DO $$ DECLARE guard record; BEGIN
-            FOR guard IN SELECT conrelid::regclass AS place, conname FROM pg_constraint
+            FOR guard IN SELECT conname, CASE contypid WHEN 0 THEN 'TABLE ' || conrelid::regclass
+                    ELSE 'DOMAIN ' || contypid::regtype END AS place FROM pg_constraint
                 WHERE contype = 'c' AND connamespace = 'sprag'::regnamespace
             LOOP
-                EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', guard.place, guard.conname);
+                EXECUTE format('ALTER %s DROP CONSTRAINT %I', guard.place, guard.conname);
             END LOOP;
         END $$;"
     }

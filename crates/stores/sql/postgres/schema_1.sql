@@ -23,6 +23,21 @@ CREATE TABLE sprag.protocol (
     created_at bigint NOT NULL
 );
 
+-- What columns of the hot tables may hold. A table's own CHECKs are read again from their text by every statement that
+-- writes to it, whatever it writes; a domain's are kept by the session and are looked at for what is assigned. So only
+-- what is about two columns is a CHECK there.
+CREATE DOMAIN sprag.job_state AS smallint CHECK (VALUE BETWEEN 0 AND 6);
+CREATE DOMAIN sprag.verdict AS smallint CHECK (VALUE IN (5, 6));
+CREATE DOMAIN sprag.step_state AS smallint CHECK (VALUE BETWEEN 0 AND 8);
+CREATE DOMAIN sprag.outbox_state AS smallint CHECK (VALUE BETWEEN 0 AND 2);
+CREATE DOMAIN sprag.ending AS smallint CHECK (VALUE BETWEEN 1 AND 11);
+CREATE DOMAIN sprag.ledger AS bigint CHECK (VALUE BETWEEN 0 AND 999999999999999);
+CREATE DOMAIN sprag.lane AS integer CHECK (VALUE BETWEEN 0 AND 15);
+CREATE DOMAIN sprag.flag AS smallint CHECK (VALUE IN (0, 1));
+CREATE DOMAIN sprag.amount AS integer CHECK (VALUE >= 0);
+CREATE DOMAIN sprag.ordinal AS integer CHECK (VALUE > 0);
+CREATE DOMAIN sprag.span AS bigint CHECK (VALUE > 0);
+
 -- The protocol is looked up when a job is inserted instead of referenced: protocols are never deleted,
 -- and a foreign key would lock one hot row for every job.
 CREATE TABLE sprag.job (
@@ -31,18 +46,18 @@ CREATE TABLE sprag.job (
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,
     completed_at bigint CHECK ((completed_at IS NOT NULL) = (state >= 4)),
-    semaphore integer NOT NULL CHECK (semaphore >= 0),
-    initial integer NOT NULL CHECK (initial > 0),
+    semaphore sprag.amount NOT NULL,
+    initial sprag.ordinal NOT NULL,
     current_step integer NOT NULL,
-    steps integer NOT NULL CHECK (steps > 0),
+    steps sprag.ordinal NOT NULL,
     attempts_total integer NOT NULL DEFAULT 0,
     events integer NOT NULL DEFAULT 0,
-    lane integer NOT NULL CHECK (lane BETWEEN 0 AND 15),
+    lane sprag.lane NOT NULL,
     priority integer NOT NULL DEFAULT 0,
-    state smallint NOT NULL CHECK (state BETWEEN 0 AND 6),
-    verdict smallint CHECK (verdict IN (5, 6)),
-    is_graph smallint NOT NULL DEFAULT 0 CHECK (is_graph IN (0, 1)),
-    mode smallint NOT NULL CHECK (mode IN (0, 1)),
+    state sprag.job_state NOT NULL,
+    verdict sprag.verdict,
+    is_graph sprag.flag NOT NULL DEFAULT 0,
+    mode sprag.flag NOT NULL,
     rerun_of uuid,
     idempotency_hash bytea NOT NULL,
     tenant_id text NOT NULL,
@@ -71,13 +86,13 @@ CREATE TABLE sprag.attempt (
     delay_ms bigint NOT NULL DEFAULT 0,
     waits_until bigint,
     version bigint NOT NULL,
-    ledger bigint NOT NULL CHECK (ledger BETWEEN 0 AND 999999999999999),
-    guid bigint CHECK (guid BETWEEN 0 AND 999999999999999),
+    ledger sprag.ledger NOT NULL,
+    guid sprag.ledger,
     owner bigint,
     ready_at bigint,
     timer_at bigint,
     admitted_at bigint CHECK (admitted_at IS NULL OR gate IS NOT NULL),
-    gate_gap bigint CHECK (gate_gap > 0),
+    gate_gap sprag.span,
     lease_id bigint,
     lease_expires_at bigint,
     sent_at bigint,
@@ -87,18 +102,18 @@ CREATE TABLE sprag.attempt (
     completed_at bigint,
     step_index integer NOT NULL,
     turn integer NOT NULL DEFAULT 0,
-    attempt_no integer NOT NULL CHECK (attempt_no > 0),
+    attempt_no sprag.ordinal NOT NULL,
     children integer,
     closed_parked integer NOT NULL DEFAULT 0,
-    countdown integer NOT NULL DEFAULT 0 CHECK (countdown >= 0),
+    countdown sprag.amount NOT NULL DEFAULT 0,
     publish_attempts integer NOT NULL DEFAULT 0,
     losses integer NOT NULL DEFAULT 0,
     excused integer NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0,
-    gate_max integer CHECK (gate_max > 0),
-    state smallint NOT NULL CHECK (state BETWEEN 0 AND 8),
-    ending smallint CHECK (ending BETWEEN 1 AND 11),
-    outbox smallint CHECK (outbox BETWEEN 0 AND 2),
+    gate_max sprag.ordinal,
+    state sprag.step_state NOT NULL,
+    ending sprag.ending,
+    outbox sprag.outbox_state,
     content bytea,
     step_id text NOT NULL,
     step_type text NOT NULL,

@@ -42,7 +42,8 @@ impl PostgresSide {
         let sql = "SELECT c.relname::text, a.attname::text, t.typname::text, a.attidentity <> '',
                 array_position(i.indkey::smallint[], a.attnum)
             FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-                JOIN pg_type t ON t.oid = a.atttypid
+                JOIN pg_type d ON d.oid = a.atttypid
+                JOIN pg_type t ON t.oid = CASE d.typtype WHEN 'd' THEN d.typbasetype ELSE d.oid END
                 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
             WHERE c.relnamespace = 'sprag'::regnamespace AND c.relkind = 'r'
                 AND a.attnum > 0 AND NOT a.attisdropped
