@@ -56,6 +56,14 @@ impl<W: Clone> Seconds<W> {
         Self { writes, places, slice }
     }
 
+    /// Without those of which it is known what became of them.
+    #[must_use]
+    pub fn except<T>(self, known: &[Option<T>]) -> Self {
+        let all = self.places.into_iter().zip(self.writes);
+        let (places, writes) = all.filter(|(place, _)| known[*place].is_none()).unzip();
+        Self { writes, places, slice: self.slice }
+    }
+
     /// What became of them, at their places.
     pub fn spread<T>(&self, outcomes: Vec<T>) -> Vec<Option<T>> {
         let mut spread: Vec<Option<T>> = (0..self.slice).map(|_| None).collect();

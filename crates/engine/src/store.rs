@@ -19,7 +19,7 @@ use crate::gate::Gates;
 use crate::hints::Hint;
 use crate::ids::{AttemptKey, EngineNo, JobId, Place};
 use crate::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
-use crate::pairs::{Beginning, Begun, Over, Seconds};
+use crate::pairs::{Beginning, Begun, Over};
 use crate::schedules::Schedules;
 use crate::signals::Signals;
 use crate::upkeep::Upkeep;
@@ -162,18 +162,7 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
         &self,
         engine: EngineNo,
         beginnings: Vec<Beginning>,
-    ) -> impl Future<Output = Answer<Vec<Begun>>> + Send {
-        async move {
-            let (jobs, writes): (Vec<_>, Vec<_>) = beginnings.into_iter().unzip();
-            let submitted = self.submit(engine, jobs).await?;
-            let seconds = Seconds::of_created(&submitted, &writes);
-            let dispatched = match &*seconds.writes {
-                [] => Vec::new(),
-                writes => self.dispatch(engine, writes.to_vec()).await?,
-            };
-            Ok(submitted.into_iter().zip(seconds.spread(dispatched)).collect())
-        }
-    }
+    ) -> impl Future<Output = Answer<Vec<Begun>>> + Send;
 
     /// Takes due activations, the most urgent first, and enters their Leg1. What stands at a gate is not
     /// among them.
@@ -290,18 +279,7 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
         &self,
         engine: EngineNo,
         messages: Vec<(EndWrite, FinishWrite)>,
-    ) -> impl Future<Output = Answer<Vec<Over>>> + Send {
-        async move {
-            let (ends, finishes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
-            let ended = self.end(engine, ends).await?;
-            let seconds = Seconds::of_entered(&ended, &finishes);
-            let finished = match &*seconds.writes {
-                [] => Vec::new(),
-                writes => self.finish(engine, writes.to_vec()).await?,
-            };
-            Ok(ended.into_iter().zip(seconds.spread(finished)).collect())
-        }
-    }
+    ) -> impl Future<Output = Answer<Vec<Over>>> + Send;
 
     /// Envelopes that users have written inside of their own transactions and that no engine has taken,
     /// the oldest first.

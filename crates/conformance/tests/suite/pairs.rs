@@ -53,6 +53,54 @@ on_both_stores! {
         assert_eq!(play.job(job_id).await.row.version, version);
     }
 
+    /// The row has the very version that the message would have given it.
+    async fn what_another_message_has_entered_is_left_to_it<W>(play: &Play<W>) {
+        for first in [Report::NonRetryable, Report::Succeeded] {
+            play.create(1).await;
+            let mut held = play.claim().await;
+            play.dispatch(&mut held).await;
+            let write = Play::<W>::result_write(&held, first);
+            let ended = play.store().end(play.engine, vec![write]).await.unwrap();
+            assert!(matches!(ended[0], EndOutcome::Entered { .. }), "{ended:?}");
+
+            let end = Play::<W>::result_write(&held, Report::Succeeded);
+            let finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
+            let over = play.store().end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
+            assert_eq!(over, [(EndOutcome::Stale, None)]);
+            let entered = digits("001100000000001", Some("000000000000001"));
+            assert_eq!(play.digits(&held.key).await, entered);
+        }
+    }
+
+    async fn several_messages_are_told_apart_of_which_some_come_late<W>(play: &Play<W>) {
+        let mut messages = Vec::new();
+        let is_late = |n: usize| n % 3 == 1;
+        for n in 0..6 {
+            play.create(1).await;
+            let mut held = play.claim().await;
+            play.dispatch(&mut held).await;
+            let end = Play::<W>::result_write(&held, Report::Succeeded);
+            let finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
+            if is_late(n) {
+                let first = Play::<W>::result_write(&held, Report::NonRetryable);
+                play.store().end(play.engine, vec![first]).await.unwrap();
+            }
+            messages.push((end, finish));
+        }
+        let over = play.store().end_and_finish(play.engine, messages.clone()).await.unwrap();
+        for (n, (over, (end, _))) in over.iter().zip(&messages).enumerate() {
+            let (activity, guid) = if is_late(n) {
+                assert_eq!(*over, (EndOutcome::Stale, None));
+                ("001100000000001", "000000000000001")
+            } else {
+                let closed = FinishOutcome::Done { job: JobState::Succeeded, job_version: 3, entered_next: false };
+                assert_eq!(over.1, Some(closed));
+                ("001111100000001", "000111100000001")
+            };
+            assert_eq!(play.digits(&end.key).await, digits(activity, Some(guid)));
+        }
+    }
+
     /// As when a job is claimed while a directive of before still waits for its turn.
     async fn an_older_directive_in_the_slice_takes_nothing_from_the_newer<W>(play: &Play<W>) {
         let job_id = play.create(1).await;

@@ -1,4 +1,5 @@
--- Messages enter Leg2: the first one of an attempt is the only one. Storing it closes the lease.
+-- Messages enter Leg2: the first one of an attempt is the only one. Storing it closes the lease. With `$18` each that has
+-- entered is marked with this number in the session, for `finish.sql`, which follows.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -16,4 +17,5 @@ WHERE a.job_id = i.job_id AND a.step_index = i.step_index AND a.branch = i.branc
     AND a.attempt_no = i.attempt_no AND a.version = i.version
     AND a.lease_id IS NOT DISTINCT FROM i.lease_id AND a.ending IS NULL
     AND a.ledger / 100000000000 % 10 = 1
-RETURNING i.n, a.version
+RETURNING i.n, a.version, CASE WHEN $18::text IS NOT NULL
+    THEN set_config('sprag.entered_' || i.n, $18::text, false) END

@@ -4,6 +4,8 @@
 -- for one that closes it. Attempts are written first, in the order of their keys, with the guard inside (the version, and
 -- digit 6 of the GUID unset), then their jobs in the same order, if they are where the snapshot had them; if one has
 -- moved on, the statement ends and is run again whole. Nothing here chooses a state or a digit.
+-- With `$24` the slice is that of `end.sql` before it in this session, of which nobody has heard yet: only what that has
+-- marked with the same number is finished.
 -- Whatever finds a row finds it by columns of `plan`, also where they are constant: a planner that knows a constant
 -- may go through the index by less than the whole key.
 WITH alive AS MATERIALIZED (
@@ -32,6 +34,7 @@ WITH alive AS MATERIALIZED (
     WHERE a.job_id = i.job_id AND a.step_index = i.step_index AND a.branch = i.branch
         AND a.turn = i.turn AND a.attempt_no = i.attempt_no AND a.version = i.version
         AND a.guid / 1000000000 % 10 = 0
+        AND ($24::text IS NULL OR current_setting('sprag.entered_' || i.n, true) = $24::text)
     RETURNING i.n, i.k, i.now, i.job_id, i.step_index, i.branch, i.turn, i.attempt_no, i.follows, i.after, i.closes,
         i.enter, i.cancelling, i.job_state, i.job_version, i.event, i.open_changes, i.cancelling_changes,
         i.step_index + 1 AS next_step, 1 AS first_attempt_no, a.priority, a.step_id, a.step_type, a.service, a.gate,

@@ -7,12 +7,13 @@ use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, FinishOutcome, FinishPlan, FinishWrite, FollowWrite};
 use sprag_kernel::JobState;
 use sprag_kernel::machine::State;
+use tokio_postgres::Row;
 
 use super::children;
 use super::graph;
 use super::hints::ring;
 use super::legs::{attempts_now, ordinal};
-use super::pools::Pools;
+use super::pools::{Asked, Pools, columns};
 use super::rows::{get, state, unsigned_long};
 use super::slice::{Keys, code, column, signed, sorted, span};
 use super::submit::Runner;
@@ -53,10 +54,18 @@ pub(super) async fn finish(
     if writes.iter().any(|write| write.repeats) {
         tell_repeated(pools, engine, writes, &mut outcomes).await?;
     }
-    if writes.iter().zip(&outcomes).any(|(write, outcome)| leaves_work(write, *outcome)) {
+    tell_of_work(pools, writes.iter().zip(outcomes.iter().copied())).await;
+    Ok(outcomes)
+}
+
+/// Tells other engines if any of these has left them something.
+pub(super) async fn tell_of_work(
+    pools: &Pools,
+    mut done: impl Iterator<Item = (&FinishWrite, FinishOutcome)>,
+) {
+    if done.any(|(write, outcome)| leaves_work(write, outcome)) {
         ring(pools).await;
     }
-    Ok(outcomes)
 }
 
 /// Whether there may be something now that another engine can take: a step that was not entered for this one,
@@ -78,52 +87,61 @@ pub(super) async fn finish_slice(
     slice: &Slice<'_>,
     outcomes: &mut [FinishOutcome],
 ) -> Answer<bool> {
-    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
-    let rows = runner
-        .run(
-            include_str!("../../sql/postgres/finish.sql"),
-            &[
-                &engine.0,
-                &runner.test_now(),
-                &keys.job_id,
-                &keys.step_index,
-                &keys.branch,
-                &keys.turn,
-                &keys.attempt_no,
-                &keys.version,
-                &code(JobState::Cancelling),
-                &per_plan(slice, |plan| follows(plan.follows)),
-                &per_plan(slice, |plan| code(plan.step_to)),
-                &per_end(slice, |plan| {
-                    [plan.ledger, plan.ledger_closing].map(|l| l.get().cast_signed())
-                }),
-                &per_end(slice, |plan| {
-                    [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())
-                }),
-                &column(slice, |write| write.enter_next),
-                &AGEING_MS,
-                &per_plan(slice, |plan| losses(plan.follows).0),
-                &per_plan(slice, |plan| delay(plan.follows)),
-                &per_plan(slice, |plan| code(plan.job_closed)),
-                &column(slice, |write| write.open.changes.as_str()),
-                &column(slice, |write| write.cancelling.changes.as_str()),
-                &column(slice, |write| write.cancelling.waiting_to.map(code)),
-                &column(slice, |write| tasks(&write.tasks)),
-                &per_plan(slice, |plan| losses(plan.follows).1),
-            ],
-        )
-        .await?;
-    for row in &rows {
+    let rows = runner.ask(&finishing((engine, runner.test_now()), slice, None)).await?;
+    for (place, outcome) in finished(&rows, slice)? {
+        outcomes[place] = outcome;
+    }
+    Ok(!rows.is_empty())
+}
+
+/// What a statement says has been finished, at its places in the slice.
+pub(super) fn finished(rows: &[Row], slice: &Slice<'_>) -> Answer<Vec<(usize, FinishOutcome)>> {
+    let read = |row| {
         let (place, _) = slice[ordinal(get::<i32>(row, 0)?.into())];
         let job: JobState = state(row, 1)?;
         debug_assert!(job.code() <= JobState::Cancelled.code());
-        outcomes[place] = FinishOutcome::Done {
-            job,
-            job_version: unsigned_long(row, 2)?,
-            entered_next: get(row, 3)?,
-        };
-    }
-    Ok(!rows.is_empty())
+        let (job_version, entered_next) = (unsigned_long(row, 2)?, get(row, 3)?);
+        Ok((place, FinishOutcome::Done { job, job_version, entered_next }))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Steps 1 to 3 of a slice; with a mark, of those messages that have just left it.
+pub(super) fn finishing<'a>(
+    (engine, test_now): (EngineNo, Option<i64>),
+    slice: &[(usize, &'a FinishWrite)],
+    mark: Option<&'a str>,
+) -> Asked<'a> {
+    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let columns = columns![
+        engine.0,
+        test_now,
+        keys.job_id,
+        keys.step_index,
+        keys.branch,
+        keys.turn,
+        keys.attempt_no,
+        keys.version,
+        code(JobState::Cancelling),
+        per_plan(slice, |plan| follows(plan.follows)),
+        per_plan(slice, |plan| code(plan.step_to)),
+        per_end(slice, |plan| {
+            [plan.ledger, plan.ledger_closing].map(|l| l.get().cast_signed())
+        }),
+        per_end(slice, |plan| [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())),
+        column(slice, |write| write.enter_next),
+        AGEING_MS,
+        per_plan(slice, |plan| losses(plan.follows).0),
+        per_plan(slice, |plan| delay(plan.follows)),
+        per_plan(slice, |plan| code(plan.job_closed)),
+        column(slice, |write| write.open.changes.as_str()),
+        column(slice, |write| write.cancelling.changes.as_str()),
+        column(slice, |write| write.cancelling.waiting_to.map(code)),
+        column(slice, |write| tasks(&write.tasks)),
+        per_plan(slice, |plan| losses(plan.follows).1),
+        mark,
+    ];
+    Asked::new(include_str!("../../sql/postgres/finish.sql"), columns)
 }
 
 /// Recognises writes that are committed already, and says what they had done.

@@ -10,11 +10,12 @@ use sprag_engine::store::{
 };
 use sprag_kernel::decide::rows::{LONE_DELIVERY, LeaseId};
 use sprag_kernel::{JobState, OutboxState};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::children;
-use super::pools::Pools;
+use super::pools::{Asked, Pools, columns};
 use super::rows::{HELD_WIDTH, get, held_of_each, key, state, unsigned_long, with_held};
 use super::slice::{Keys, code, column, sorted, span};
 use super::submit::Runner;
@@ -139,6 +140,30 @@ pub(super) async fn dispatch_slice(
     slice: &[(usize, &DispatchWrite)],
     outcomes: &mut [DispatchOutcome],
 ) -> Answer<bool> {
+    let rows = runner.ask(&dispatching((engine, runner.test_now()), slice)).await?;
+    for (place, outcome) in dispatched(&rows, slice)? {
+        outcomes[place] = outcome;
+    }
+    Ok(!rows.is_empty())
+}
+
+/// What a statement says has been dispatched, at its places in the slice.
+pub(super) fn dispatched(
+    rows: &[Row],
+    slice: &[(usize, &DispatchWrite)],
+) -> Answer<Vec<(usize, DispatchOutcome)>> {
+    let read = |row| {
+        let (place, _) = slice[ordinal(get(row, 0)?)];
+        let (version, lease_expires_at) = (unsigned_long(row, 1)?, unsigned_long(row, 2)?);
+        Ok((place, DispatchOutcome::Done { version, lease_expires_at }))
+    };
+    rows.iter().map(read).collect()
+}
+
+pub(super) fn dispatching<'a>(
+    (engine, test_now): (EngineNo, Option<i64>),
+    slice: &[(usize, &'a DispatchWrite)],
+) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
     // Keys are sorted, so attempts of one job are neighbours.
     let shares_a_job = slice.windows(2).any(|two| two[0].1.key.job_id == two[1].1.key.job_id);
@@ -147,39 +172,29 @@ pub(super) async fn dispatch_slice(
     } else {
         include_str!("../../sql/postgres/dispatch.sql")
     };
-    let rows = runner
-        .run(
-            statement,
-            &[
-                &engine.0,
-                &runner.test_now(),
-                &keys.job_id,
-                &keys.step_index,
-                &keys.branch,
-                &keys.turn,
-                &keys.attempt_no,
-                &keys.version,
-                &column(slice, |write| write.lease_id.0.cast_signed()),
-                &column(slice, |write| span(write.lease_ms)),
-                &column(slice, |write| span(write.ack_timeout_ms)),
-                &column(slice, |write| outbox(write.hand_off)),
-                &column(slice, |write| is_acked(write.hand_off)),
-                &column(slice, |write| timer(write.hand_off)),
-                &column(slice, |write| code(write.step_to)),
-                &column(slice, |write| code(write.job_to)),
-                &column(slice, |write| write.ledger.get().cast_signed()),
-                &column(slice, |write| write.changes.as_str()),
-                &column(slice, |write| code(write.job_from)),
-                &column(slice, |write| write.claim_id.as_deref()),
-            ],
-        )
-        .await?;
-    for row in &rows {
-        let (place, _) = slice[ordinal(get(row, 0)?)];
-        let (version, lease_expires_at) = (unsigned_long(row, 1)?, unsigned_long(row, 2)?);
-        outcomes[place] = DispatchOutcome::Done { version, lease_expires_at };
-    }
-    Ok(!rows.is_empty())
+    let columns = columns![
+        engine.0,
+        test_now,
+        keys.job_id,
+        keys.step_index,
+        keys.branch,
+        keys.turn,
+        keys.attempt_no,
+        keys.version,
+        column(slice, |write| write.lease_id.0.cast_signed()),
+        column(slice, |write| span(write.lease_ms)),
+        column(slice, |write| span(write.ack_timeout_ms)),
+        column(slice, |write| outbox(write.hand_off)),
+        column(slice, |write| is_acked(write.hand_off)),
+        column(slice, |write| timer(write.hand_off)),
+        column(slice, |write| code(write.step_to)),
+        column(slice, |write| code(write.job_to)),
+        column(slice, |write| write.ledger.get().cast_signed()),
+        column(slice, |write| write.changes.as_str()),
+        column(slice, |write| code(write.job_from)),
+        column(slice, |write| write.claim_id.as_deref()),
+    ];
+    Asked::new(statement, columns)
 }
 
 fn outbox(hand_off: HandOff) -> i16 {
@@ -280,12 +295,23 @@ pub(super) async fn end(
     writes: &[EndWrite],
 ) -> Answer<Vec<EndOutcome>> {
     let slice = sorted(writes, |write| (write.key, write.version));
-    let rows = pools.run(END, &EndColumns::of(pools, engine, &slice).params()).await?;
+    let asked = ending((engine, pools.test_now()), &slice, None);
+    let rows = pools.run(asked.sql, &asked.params()).await?;
+    ended(pools, engine, (writes, &slice), &rows).await
+}
+
+/// What became of messages, by what the statement has said.
+pub(super) async fn ended(
+    pools: &Pools,
+    engine: EngineNo,
+    (writes, slice): (&[EndWrite], &[(usize, &EndWrite)]),
+    rows: &[Row],
+) -> Answer<Vec<EndOutcome>> {
     if rows.is_empty() && !writes.is_empty() {
         pools.expect_alive(engine).await?;
     }
     let mut outcomes = vec![EndOutcome::Stale; writes.len()];
-    for row in &rows {
+    for row in rows {
         let (place, _) = slice[ordinal(get(row, 0)?)];
         outcomes[place] = EndOutcome::Entered { version: unsigned_long(row, 1)? };
     }
@@ -300,66 +326,36 @@ pub(super) async fn end(
     Ok(outcomes)
 }
 
-/// Messages enter Leg2.
-pub(super) const END: &str = include_str!("../../sql/postgres/end.sql");
-
-/// The parameters of [`END`] for a slice.
-pub(super) struct EndColumns<'a> {
-    engine: i64,
-    test_now: Option<i64>,
-    keys: Keys,
-    lease_id: Vec<Option<i64>>,
-    ending: Vec<i16>,
-    guid: Vec<i64>,
-    content: Vec<Option<&'a [u8]>>,
-    ledger: Vec<i64>,
-    output: Vec<Option<&'a str>>,
-    error_code: Vec<Option<&'a str>>,
-    error_message: Vec<Option<&'a str>>,
-    output_ref: Vec<Option<&'a str>>,
-}
-
-impl<'a> EndColumns<'a> {
-    pub(super) fn of(pools: &Pools, engine: EngineNo, slice: &[(usize, &'a EndWrite)]) -> Self {
-        Self {
-            engine: engine.0,
-            test_now: pools.test_now(),
-            keys: Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version))),
-            lease_id: column(slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
-            ending: column(slice, ending_number),
-            guid: column(slice, |write| write.ending.guid.get().cast_signed()),
-            content: column(slice, |write| {
-                write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
-            }),
-            ledger: column(slice, |write| write.ledger.get().cast_signed()),
-            output: column(slice, |write| write.output.as_deref()),
-            error_code: column(slice, |write| Some(write.error.as_ref()?.code.as_str())),
-            error_message: column(slice, |write| Some(write.error.as_ref()?.message.as_str())),
-            output_ref: column(slice, |write| write.output_ref.as_deref()),
-        }
-    }
-
-    pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 17] {
-        [
-            &self.engine,
-            &self.test_now,
-            &self.keys.job_id,
-            &self.keys.step_index,
-            &self.keys.branch,
-            &self.keys.turn,
-            &self.keys.attempt_no,
-            &self.keys.version,
-            &self.lease_id,
-            &self.ending,
-            &self.guid,
-            &self.content,
-            &self.ledger,
-            &self.output,
-            &self.error_code,
-            &self.error_message,
-            &self.output_ref,
-        ]
-    }
+/// Messages enter Leg2, and leave a mark for Steps 1 to 3 if those are on their way already.
+pub(super) fn ending<'a>(
+    (engine, test_now): (EngineNo, Option<i64>),
+    slice: &[(usize, &'a EndWrite)],
+    mark: Option<&'a str>,
+) -> Asked<'a> {
+    let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let columns = columns![
+        engine.0,
+        test_now,
+        keys.job_id,
+        keys.step_index,
+        keys.branch,
+        keys.turn,
+        keys.attempt_no,
+        keys.version,
+        column(slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
+        column(slice, ending_number),
+        column(slice, |write| write.ending.guid.get().cast_signed()),
+        column(slice, |write| {
+            write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
+        }),
+        column(slice, |write| write.ledger.get().cast_signed()),
+        column(slice, |write| write.output.as_deref()),
+        column(slice, |write| Some(write.error.as_ref()?.code.as_str())),
+        column(slice, |write| Some(write.error.as_ref()?.message.as_str())),
+        column(slice, |write| write.output_ref.as_deref()),
+        mark,
+    ];
+    Asked::new(include_str!("../../sql/postgres/end.sql"), columns)
 }
 
 pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {

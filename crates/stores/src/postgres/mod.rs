@@ -24,6 +24,7 @@ mod inbox;
 mod legs;
 mod limited;
 mod open;
+mod pair;
 mod pools;
 mod read;
 mod requests;
@@ -45,6 +46,7 @@ use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::hints::Hint;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place};
 use sprag_engine::inbox::{InboxFilter, InboxView, TakeIn, Waiting};
+use sprag_engine::pairs::{Beginning, Begun, Over};
 use sprag_engine::store::{
     Answer, AttemptFilter, AttemptView, Check, Cursor, Decide, DispatchOutcome, DispatchWrite, Due,
     EndOutcome, EndWrite, Ended, EventView, FeedEvent, FinishOutcome, FinishWrite, Held, JobFilter,
@@ -153,6 +155,14 @@ impl Store for PostgresStore {
         submit::submit(&self.pools, engine, &jobs).await
     }
 
+    async fn submit_and_dispatch(
+        &self,
+        engine: EngineNo,
+        beginnings: Vec<Beginning>,
+    ) -> Answer<Vec<Begun>> {
+        pair::submit_and_dispatch(&self.pools, engine, beginnings).await
+    }
+
     async fn claim(&self, engine: EngineNo, wishes: Vec<Wish>) -> Answer<Vec<Held>> {
         legs::claim(&self.pools, engine, &wishes).await
     }
@@ -240,6 +250,14 @@ impl Store for PostgresStore {
         writes: Vec<FinishWrite>,
     ) -> Answer<Vec<FinishOutcome>> {
         finish::finish(&self.pools, engine, &writes).await
+    }
+
+    async fn end_and_finish(
+        &self,
+        engine: EngineNo,
+        messages: Vec<(EndWrite, FinishWrite)>,
+    ) -> Answer<Vec<Over>> {
+        pair::end_and_finish(&self.pools, engine, messages).await
     }
 
     async fn amend<T: Send + 'static>(

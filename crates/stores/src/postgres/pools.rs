@@ -4,8 +4,8 @@ use deadpool_postgres::{Object, Pool, Timeouts, Transaction};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, StoreError};
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
 
 use super::failure::{Repeats, failed, unreachable};
 use super::hints::Bell;
@@ -13,6 +13,32 @@ use crate::TestClock;
 
 /// The parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A statement over a slice, with the columns of the slice.
+pub(super) struct Asked<'a> {
+    pub(super) sql: &'static str,
+    columns: Vec<Column<'a>>,
+}
+
+pub(super) type Column<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(sql: &'static str, columns: Vec<Column<'a>>) -> Self {
+        Self { sql, columns }
+    }
+
+    pub(super) fn params(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.columns.iter().map(|column| -> &(dyn ToSql + Sync) { &**column }).collect()
+    }
+}
+
+/// The columns of a slice, in the order in which the statement numbers them.
+macro_rules! columns {
+    ($($column:expr),* $(,)?) => {
+        vec![$(Box::new($column) as super::pools::Column<'_>),*]
+    };
+}
+pub(super) use columns;
 
 /// The connections of one store, and a test's clock if it has one.
 pub(super) struct Pools {
@@ -71,6 +97,36 @@ impl Pools {
                 Err(error) if repeats.again(&error) => repeats.pause().await,
                 Err(error) => return Err(failed(&error)),
             }
+        }
+    }
+
+    /// Runs two statements, each as its own transaction, the second on its way before the first is answered. So the
+    /// second must change nothing if the first has come to nothing. If either fails, nobody knows of the first.
+    pub(super) async fn run_both(&self, [first, second]: [&Asked<'_>; 2]) -> Answer<[Vec<Row>; 2]> {
+        let client = self.engine().await?;
+        let prepare = async |asked: &Asked<'_>| {
+            client.prepare_cached(asked.sql).await.map_err(|error| failed(&error))
+        };
+        let statements = [prepare(first).await?, prepare(second).await?];
+        let (of_first, of_second) = (first.params(), second.params());
+        crash_point("postgres.before_statement");
+        // Both are sent when they are first looked at, in this order.
+        let answers = tokio::join!(
+            client.query(&statements[0], &of_first),
+            client.query(&statements[1], &of_second)
+        );
+        crash_point("postgres.after_statement");
+        let has_lost = |error: &Error| Repeats::default().again(error);
+        match answers {
+            (Ok(first), Ok(second)) => Ok([first, second]),
+            (Err(error), _) if has_lost(&error) => {
+                let rows = self.run(first.sql, &of_first).await?;
+                Ok([rows, self.run(second.sql, &of_second).await?])
+            }
+            (Ok(rows), Err(error)) if has_lost(&error) => {
+                Ok([rows, self.run(second.sql, &of_second).await?])
+            }
+            (Err(error), _) | (_, Err(error)) => Err(failed(&error)),
         }
     }
 

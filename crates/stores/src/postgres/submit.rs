@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::failure::failed;
 use super::hints::ring;
 use super::limited;
-use super::pools::{Params, Pools};
+use super::pools::{Asked, Params, Pools, columns};
 use super::rows::{get, hash, state};
 use super::slice::{signed, span};
 use crate::{AGEING_MS, MAX_PROTOCOLS};
@@ -70,6 +70,10 @@ impl Runner<'_> {
         }
     }
 
+    pub(super) async fn ask(&self, asked: &Asked<'_>) -> Answer<Vec<Row>> {
+        self.run(asked.sql, &asked.params()).await
+    }
+
     pub(super) async fn run(&self, sql: &str, params: Params<'_>) -> Answer<Vec<Row>> {
         match self {
             Self::Alone(pools) => pools.run(sql, params).await,
@@ -78,9 +82,6 @@ impl Runner<'_> {
     }
 }
 
-/// Creates what is new. What is not is looked at afterwards: its creator has committed, because the
-/// insert has waited for that, and dedup keys are never given away; a transaction around the two
-/// statements would add nothing. What is neither belongs to a tenant with a limit.
 pub(super) async fn submit(
     pools: &Pools,
     engine: EngineNo,
@@ -90,6 +91,18 @@ pub(super) async fn submit(
         return Ok(Vec::new());
     }
     let created = insert(Runner::Alone(pools), engine, jobs, Slot::Unlimited).await?;
+    submitted(pools, engine, jobs, &created).await
+}
+
+/// The answers to a slice of which what was new has been created. What was not is looked at now: its creator has committed,
+/// because the insert has waited for that, and dedup keys are never given away; a transaction around the two
+/// statements would add nothing. What is neither belongs to a tenant with a limit.
+pub(super) async fn submitted(
+    pools: &Pools,
+    engine: EngineNo,
+    jobs: &[NewJob],
+    created: &HashSet<JobId>,
+) -> Answer<Vec<Result<Submitted, Refusal>>> {
     if created.is_empty() {
         pools.expect_alive(engine).await?;
     }
@@ -151,7 +164,7 @@ fn answer_for(
 }
 
 /// The rows of a slice that belong to jobs but are not columns of theirs.
-struct Beginnings {
+struct Beginnings<'a> {
     /// Sorted, for a binary search.
     job_id: Vec<Uuid>,
     shape: Vec<i32>,
@@ -161,20 +174,20 @@ struct Beginnings {
     gates: Vec<Option<String>>,
     gates_each: i32,
     /// Every different list of steps, with the protocol that it belongs to.
-    shapes: Vec<(String, Arc<[NewStep]>)>,
+    shapes: Vec<(&'a str, &'a Arc<[NewStep]>)>,
 }
 
-impl Beginnings {
-    fn of(jobs: &[NewJob]) -> Self {
+impl<'a> Beginnings<'a> {
+    fn of(jobs: &'a [NewJob]) -> Self {
         let mut sorted: Vec<&NewJob> = jobs.iter().collect();
         sorted.sort_by_key(|job| job.facts.job_id);
-        let mut shapes: Vec<(String, Arc<[NewStep]>)> = Vec::new();
+        let mut shapes: Vec<(&str, &Arc<[NewStep]>)> = Vec::new();
         let shape = sorted.iter().map(|job| {
-            let id = &job.facts.protocol_id;
+            let id = job.facts.protocol_id.as_str();
             let is_known =
-                |(known, steps): &(String, _)| known == id && Arc::ptr_eq(steps, &job.steps);
+                |(known, steps): &(&str, &_)| *known == id && Arc::ptr_eq(steps, &job.steps);
             shapes.iter().position(is_known).unwrap_or_else(|| {
-                shapes.push((id.clone(), job.steps.clone()));
+                shapes.push((id, &job.steps));
                 shapes.len() - 1
             })
         });
@@ -196,26 +209,39 @@ impl Beginnings {
     }
 
     /// Every step of every shape, with the number and the protocol of its shape.
-    fn steps(&self) -> Vec<(i32, &str, i32, &NewStep)> {
+    fn steps(&self) -> Vec<(i32, &'a str, i32, &'a NewStep)> {
         let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         let shapes = self.shapes.iter().enumerate();
         shapes
             .flat_map(|(shape, (protocol_id, steps))| {
                 let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
                 let steps = steps.iter().enumerate().filter(born);
-                steps.map(move |(n, step)| (small(shape), protocol_id.as_str(), small(n), step))
+                steps.map(move |(n, step)| (small(shape), *protocol_id, small(n), step))
             })
             .collect()
     }
 }
 
-#[allow(clippy::too_many_lines)] // one line per column of the statement
 pub(super) async fn insert(
     runner: Runner<'_>,
     engine: EngineNo,
     jobs: &[NewJob],
     slot: Slot,
 ) -> Answer<HashSet<JobId>> {
+    created(&runner.ask(&insertion((engine, runner.test_now()), jobs, slot)).await?)
+}
+
+/// The jobs that an insertion has created.
+pub(super) fn created(rows: &[Row]) -> Answer<HashSet<JobId>> {
+    rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
+}
+
+#[allow(clippy::too_many_lines)] // one line per column of the statement
+pub(super) fn insertion(
+    (engine, test_now): (EngineNo, Option<i64>),
+    jobs: &[NewJob],
+    slot: Slot,
+) -> Asked<'_> {
     let mut sorted: Vec<&NewJob> = jobs.iter().collect();
     sorted.sort_by_key(|job| (&job.facts.tenant_id, &job.facts.dedup_key));
     let begin = Beginnings::of(jobs);
@@ -225,58 +251,53 @@ pub(super) async fn insert(
             sorted.iter().map(|$job| $value).collect::<Vec<_>>()
         };
     }
-    let rows = runner
-        .run(
-            include_str!("../../sql/postgres/submit.sql"),
-            &[
-                &engine.0,
-                &runner.test_now(),
-                &column!(job => job.facts.job_id.uuid()),
-                &column!(job => i32::try_from(job.steps.len()).unwrap_or(i32::MAX)),
-                &column!(job => job.facts.tenant_id.as_str()),
-                &column!(job => job.facts.request_type.as_str()),
-                &column!(job => job.facts.protocol_id.as_str()),
-                &column!(job => job.facts.dedup_key.as_str()),
-                &column!(job => job.facts.idempotency_key.as_deref()),
-                &column!(job => job.facts.hash.as_bytes().as_slice()),
-                &column!(job => i16::from(job.facts.mode == Mode::Burst)),
-                &column!(job => job.facts.doc_id.as_deref()),
-                &column!(job => signed(job.facts.route.lane)),
-                &column!(job => job.facts.route.key.as_str()),
-                &column!(job => job.facts.priority),
-                &column!(job => job.facts.correlation_id.as_deref()),
-                &column!(job => job.facts.traceparent.as_deref()),
-                &column!(job => job.facts.rerun_of.map(JobId::uuid)),
-                &column!(job => job.facts.schema_version.as_str()),
-                &column!(job => job.facts.input_ref.as_str()),
-                &column!(job => job.facts.output_ref.as_str()),
-                &column!(job => job.facts.payload.as_str()),
-                &AGEING_MS,
-                &begin.job_id,
-                &begin.shape,
-                &begin.not_before,
-                &begin.enter,
-                &steps.iter().map(|(shape, ..)| *shape).collect::<Vec<_>>(),
-                &steps.iter().map(|(_, _, index, _)| *index).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| step.step_id.as_str()).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| step.step_type.as_str()).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| step.service.as_str()).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
-                &steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
-                &(slot == Slot::Held),
-                &column!(job => signed(job.initial())),
-                &column!(job => i16::from(job.is_graph)),
-                &steps.iter().map(|(.., step)| begins(step.begins)).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., s)| signed(s.begins.countdown())).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| span(step.delay_ms)).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| gate_max(step)).collect::<Vec<_>>(),
-                &steps.iter().map(|(.., step)| gate_gap(step)).collect::<Vec<_>>(),
-                &begin.gates,
-                &begin.gates_each,
-            ],
-        )
-        .await?;
-    rows.iter().map(|row| get::<Uuid>(row, 0).map(JobId::from)).collect()
+    let columns = columns![
+        engine.0,
+        test_now,
+        column!(job => job.facts.job_id.uuid()),
+        column!(job => i32::try_from(job.steps.len()).unwrap_or(i32::MAX)),
+        column!(job => job.facts.tenant_id.as_str()),
+        column!(job => job.facts.request_type.as_str()),
+        column!(job => job.facts.protocol_id.as_str()),
+        column!(job => job.facts.dedup_key.as_str()),
+        column!(job => job.facts.idempotency_key.as_deref()),
+        column!(job => job.facts.hash.as_bytes().as_slice()),
+        column!(job => i16::from(job.facts.mode == Mode::Burst)),
+        column!(job => job.facts.doc_id.as_deref()),
+        column!(job => signed(job.facts.route.lane)),
+        column!(job => job.facts.route.key.as_str()),
+        column!(job => job.facts.priority),
+        column!(job => job.facts.correlation_id.as_deref()),
+        column!(job => job.facts.traceparent.as_deref()),
+        column!(job => job.facts.rerun_of.map(JobId::uuid)),
+        column!(job => job.facts.schema_version.as_str()),
+        column!(job => job.facts.input_ref.as_str()),
+        column!(job => job.facts.output_ref.as_str()),
+        column!(job => job.facts.payload.as_str()),
+        AGEING_MS,
+        begin.job_id,
+        begin.shape,
+        begin.not_before,
+        begin.enter,
+        steps.iter().map(|(shape, ..)| *shape).collect::<Vec<_>>(),
+        steps.iter().map(|(_, _, index, _)| *index).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| step.step_id.as_str()).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| step.step_type.as_str()).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| step.service.as_str()).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| step.priority).collect::<Vec<_>>(),
+        steps.iter().map(|(_, id, ..)| *id).collect::<Vec<_>>(),
+        slot == Slot::Held,
+        column!(job => signed(job.initial())),
+        column!(job => i16::from(job.is_graph)),
+        steps.iter().map(|(.., step)| begins(step.begins)).collect::<Vec<_>>(),
+        steps.iter().map(|(.., s)| signed(s.begins.countdown())).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| span(step.delay_ms)).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| gate_max(step)).collect::<Vec<_>>(),
+        steps.iter().map(|(.., step)| gate_gap(step)).collect::<Vec<_>>(),
+        begin.gates,
+        begin.gates_each,
+    ];
+    Asked::new(include_str!("../../sql/postgres/submit.sql"), columns)
 }
 
 /// How many may run at the gate of a step.

@@ -20,7 +20,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Transaction};
 
 use super::failure::{Repeats, failed};
-use super::legs::{END, EndColumns, attempts_now};
+use super::legs::{attempts_now, ending};
 use super::pools::{Pools, begin, commit};
 use crate::repeat;
 
@@ -136,9 +136,11 @@ async fn enter(
     if tx.query_opt(&alive, &[&engine.0]).await?.is_none() {
         return Ok(Entry::Dead);
     }
-    let end = tx.prepare_cached(END).await?;
-    let columns = EndColumns::of(pools, engine, &[(0, write)]);
-    let Some(row) = tx.query_opt(&end, &columns.params()).await? else { return Ok(Entry::Refused) };
+    let end = ending((engine, pools.test_now()), &[(0, write)], None);
+    let statement = tx.prepare_cached(end.sql).await?;
+    let Some(row) = tx.query_opt(&statement, &end.params()).await? else {
+        return Ok(Entry::Refused);
+    };
     let version = row.try_get::<_, i64>(1)?.cast_unsigned();
     prepare(tx, limit).await?;
     Ok(Entry::Entered { version })
