@@ -1,13 +1,15 @@
 //! Two phases with one call: each is a commit of its own. Two writes of one attempt in one slice: one counts.
 
+use sprag_conformance::cluster::Cluster;
 use sprag_engine::plan;
 use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, NewJob, Store, StoreError};
 use sprag_kernel::JobState;
 use sprag_kernel::decide::callback::Report;
+use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 
 use crate::on_both_stores;
 use crate::play::{Play, facts, new_job};
-use crate::world::World;
+use crate::world::{Postgres, World};
 
 fn digits(activity: &str, guid: Option<&str>) -> (String, Option<String>) {
     (activity.to_owned(), guid.map(str::to_owned))
@@ -145,4 +147,67 @@ on_both_stores! {
         assert_eq!(play.digits(&held.key).await, digits("001111000000001", Some("000011000000001")));
         assert_eq!(play.store().attempts(job_id).await.unwrap().len(), 2);
     }
+}
+
+/// Each of these statements loses a race when it is told to, once.
+const LOSERS: &str = "
+    CREATE SEQUENCE sprag.races;
+    CREATE FUNCTION sprag.lose() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF nextval('sprag.races') = 1 THEN
+            RAISE EXCEPTION 'lost on purpose' USING ERRCODE = 'serialization_failure';
+        END IF;
+        RETURN NEW;
+    END $$";
+
+/// With a single connection, so that whoever tries again must not wait for a second one.
+#[tokio::test]
+async fn whichever_of_the_two_loses_a_race_both_are_done() {
+    let play = Play::<Postgres>::begin().await;
+    let name = play.world.query("SELECT current_database()::text").await.unwrap();
+    let folder = Cluster::shared().folder().display().to_string();
+    let url = format!("host={folder} user=sprag dbname={}", name[0][0].as_ref().unwrap());
+    let options = PostgresOptions { engine_connections: 1, ..PostgresOptions::new(&url) };
+    let store = PostgresStore::open_with_clock(&options, play.clock.clone()).await.unwrap();
+    play.world.execute(LOSERS).await.unwrap();
+    let started = std::time::Instant::now();
+    for (loser, condition) in [
+        ("INSERT ON sprag.job", "true"),
+        ("UPDATE ON sprag.attempt", "NEW.ending IS NULL"),
+        ("UPDATE ON sprag.attempt", "NEW.ending IS NOT NULL AND NEW.completed_at IS NULL"),
+        ("UPDATE ON sprag.attempt", "NEW.completed_at IS NOT NULL"),
+    ] {
+        let arm = format!(
+            "ALTER SEQUENCE sprag.races RESTART; DROP TRIGGER IF EXISTS loses ON sprag.job;
+             DROP TRIGGER IF EXISTS loses ON sprag.attempt;
+             CREATE TRIGGER loses BEFORE {loser} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION sprag.lose()"
+        );
+        play.world.execute(&arm).await.unwrap();
+        let job = NewJob {
+            enter: true,
+            ..new_job(facts("t1", None, &format!("{loser} {condition}")), 1)
+        };
+        let mut held = plan::born(&job);
+        let write = play.dispatch_write(&mut held).unwrap();
+        let begun = store.submit_and_dispatch(play.engine, vec![(job, Some(write))]).await.unwrap();
+        assert!(begun[0].0.as_ref().unwrap().created, "{condition}: {begun:?}");
+        let Some(DispatchOutcome::Done { version, .. }) = begun[0].1 else {
+            panic!("{condition}: {begun:?}")
+        };
+        held.attempt.version = version;
+        let end = Play::<Postgres>::result_write(&held, Report::Succeeded);
+        let finish = play.finish_write(&plan::entered(held.clone(), &end), false).unwrap();
+        let over = store.end_and_finish(play.engine, vec![(end, finish)]).await.unwrap();
+        assert!(
+            matches!(over[0].1, Some(FinishOutcome::Done { job: JobState::Succeeded, .. })),
+            "{over:?}"
+        );
+        let races = play.world.query("SELECT last_value::text FROM sprag.races").await.unwrap();
+        assert_ne!(
+            races[0][0].as_deref(),
+            Some("1"),
+            "{condition}: nobody has lost and tried again"
+        );
+    }
+    assert!(started.elapsed().as_secs() < 8, "nobody has waited for a connection");
 }

@@ -101,30 +101,30 @@ impl Pools {
     }
 
     /// Runs two statements, each as its own transaction, the second on its way before the first is answered. So the
-    /// second must change nothing if the first has come to nothing. If either fails, nobody knows of the first.
+    /// second must change nothing if the first has come to nothing. If either fails, nobody knows of the first; if the
+    /// second has lost a race, or the first and was run again, the second has no rows.
     pub(super) async fn run_both(&self, [first, second]: [&Asked<'_>; 2]) -> Answer<[Vec<Row>; 2]> {
         let client = self.engine().await?;
         let prepare = async |asked: &Asked<'_>| {
             client.prepare_cached(asked.sql).await.map_err(|error| failed(&error))
         };
         let statements = [prepare(first).await?, prepare(second).await?];
-        let (of_first, of_second) = (first.params(), second.params());
+        let params = [first.params(), second.params()];
         crash_point("postgres.before_statement");
         // Both are sent when they are first looked at, in this order.
         let answers = tokio::join!(
-            client.query(&statements[0], &of_first),
-            client.query(&statements[1], &of_second)
+            client.query(&statements[0], &params[0]),
+            client.query(&statements[1], &params[1])
         );
         crash_point("postgres.after_statement");
+        // Who waits for a second connection while holding one could starve the pool.
+        drop(client);
         let has_lost = |error: &Error| Repeats::default().again(error);
         match answers {
             (Ok(first), Ok(second)) => Ok([first, second]),
+            (Ok(first), Err(error)) if has_lost(&error) => Ok([first, Vec::new()]),
             (Err(error), _) if has_lost(&error) => {
-                let rows = self.run(first.sql, &of_first).await?;
-                Ok([rows, self.run(second.sql, &of_second).await?])
-            }
-            (Ok(rows), Err(error)) if has_lost(&error) => {
-                Ok([rows, self.run(second.sql, &of_second).await?])
+                Ok([self.run(first.sql, &params[0]).await?, Vec::new()])
             }
             (Err(error), _) | (_, Err(error)) => Err(failed(&error)),
         }
