@@ -1,5 +1,5 @@
 //! A way to a server that is cut at a request which a test names: on the way there, so that the server never
-//! hears of it, or on the way back, so that it is done and nobody is told.
+//! hears of it, or on the way back, so that it is done and nobody is told, be it before or after the client is cut off.
 //!
 //! A request is what a client waits for the end of: in the protocol of Postgres a query (`Q`) or a sync (`S`)
 //! with all that was sent since the one before. Requests are counted over all connections. After the cut the
@@ -28,6 +28,9 @@ const MAX_MESSAGE: u32 = 1 << 26;
 /// What a client asks before anything else if it would rather have TLS: the number of that request.
 const TLS_WANTED: [u8; 4] = 80_877_103_u32.to_be_bytes();
 
+/// What a client says last.
+const GOODBYE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
 /// Where the way is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -35,6 +38,16 @@ pub enum Side {
     There,
     /// The server has done it.
     Back,
+    /// The client is cut off at once. The server does not notice, and does what it has been sent in its own time.
+    Late,
+}
+
+/// Which request is the one.
+enum Aim {
+    /// That which so many are before, counted from 1.
+    Nth(u32),
+    /// The first that has this text in it.
+    With(&'static str),
 }
 
 /// The way to a server.
@@ -75,7 +88,12 @@ impl Cutter {
 
     /// Cuts the way at the `request`th request from now on, counted from 1.
     pub fn arm(&self, request: u32, side: Side) {
-        *self.plan.armed() = Some((request, side));
+        *self.plan.armed() = Some((Aim::Nth(request), side));
+    }
+
+    /// Cuts the way at the next request that has this text in it.
+    pub fn arm_at(&self, text: &'static str, side: Side) {
+        *self.plan.armed() = Some((Aim::With(text), side));
     }
 
     /// Whether the way was cut since it was armed; from now on it is not.
@@ -92,22 +110,28 @@ impl Drop for Cutter {
 
 #[derive(Default)]
 struct Plan {
-    armed: Mutex<Option<(u32, Side)>>,
+    armed: Mutex<Option<(Aim, Side)>>,
     requests: AtomicU64,
 }
 
 impl Plan {
-    fn armed(&self) -> std::sync::MutexGuard<'_, Option<(u32, Side)>> {
+    fn armed(&self) -> std::sync::MutexGuard<'_, Option<(Aim, Side)>> {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request; says whether it is the one, once.
-    fn strikes(&self) -> Option<Side> {
+    fn strikes(&self, request: &[u8]) -> Option<Side> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let mut armed = self.armed();
-        let (left, side) = (*armed)?;
-        *armed = (left > 1).then_some((left - 1, side));
-        (left == 1).then_some(side)
+        let (aim, _) = armed.as_mut()?;
+        let is_it = match aim {
+            Aim::Nth(left) => {
+                *left -= 1;
+                *left == 0
+            }
+            Aim::With(text) => request.windows(text.len()).any(|part| part == text.as_bytes()),
+        };
+        is_it.then(|| armed.take()).flatten().map(|(_, side)| side)
     }
 }
 
@@ -131,6 +155,8 @@ async fn relay(mut client: UnixStream, mut server: UnixStream, plan: &Plan) -> i
 #[derive(Default)]
 struct Back {
     is_cut: AtomicBool,
+    /// The client is to be cut off before the server is done.
+    cut_now: Notify,
     done: Notify,
 }
 
@@ -147,13 +173,21 @@ async fn ask(
         if !b"QSX".contains(&kind) {
             continue;
         }
-        let strikes = if kind == b'X' { None } else { plan.strikes() };
+        let strikes = if kind == b'X' { None } else { plan.strikes(&request) };
         match strikes {
             None => to.write_all(&request).await?,
             Some(Side::There) => return Ok(()),
             Some(Side::Back) => {
                 back.is_cut.store(true, Ordering::SeqCst);
                 to.write_all(&request).await?;
+                back.done.notified().await;
+                return Ok(());
+            }
+            Some(Side::Late) => {
+                to.write_all(&request).await?;
+                // It ends when it has come to this.
+                to.write_all(&GOODBYE).await?;
+                back.cut_now.notify_one();
                 back.done.notified().await;
                 return Ok(());
             }
@@ -164,7 +198,17 @@ async fn ask(
 
 /// Passes answers on until the way is cut, and then waits for the end of what the server does.
 async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, back: Arc<Back>) {
-    while let Ok(kind) = from.read_u8().await {
+    loop {
+        let kind = tokio::select! {
+            kind = from.read_u8() => kind,
+            () = back.cut_now.notified() => {
+                drop(to);
+                let mut unheard = Vec::new();
+                let _ = from.read_to_end(&mut unheard).await;
+                break;
+            }
+        };
+        let Ok(kind) = kind else { break };
         let Ok(message) = read(&mut from, Some(kind)).await else { break };
         if !back.is_cut.load(Ordering::SeqCst) {
             if to.write_all(&message).await.is_err() {

@@ -70,27 +70,44 @@ impl Drop for Place<'_> {
     }
 }
 
+/// How a waiter learnt of the end.
+enum Heard {
+    /// By looking at the job.
+    Read(Box<JobView>),
+    /// By the bell.
+    Told(JobState),
+}
+
 impl<S: Store> Engine<S> {
     /// Waits until a job is over, whoever closes it, and says how it ended. To wait for some time only:
     /// `tokio::time::timeout(time, engine.outcome(job_id))`.
     pub async fn outcome(&self, job_id: JobId) -> Result<JobState, Refusal> {
-        let place = self.closings.wait_for(job_id);
-        loop {
-            let state = self.known(job_id).await?.row.state;
-            if state.is_terminal() {
-                return Ok(state);
-            }
-            // Without a bell another engine may have closed it.
-            if let Ok(state) = tokio::time::timeout(LOOK_AGAIN, place.told()).await {
-                return Ok(state);
-            }
-        }
+        Ok(match self.heard_of(job_id).await? {
+            Heard::Read(job) => job.row.state,
+            Heard::Told(state) => state,
+        })
     }
 
     /// Waits as [`Self::outcome`] does, and returns the job as it is then.
     pub async fn closed(&self, job_id: JobId) -> Result<JobView, Refusal> {
-        self.outcome(job_id).await?;
-        self.known(job_id).await
+        match self.heard_of(job_id).await? {
+            Heard::Read(job) => Ok(*job),
+            Heard::Told(_) => self.known(job_id).await,
+        }
+    }
+
+    async fn heard_of(&self, job_id: JobId) -> Result<Heard, Refusal> {
+        let place = self.closings.wait_for(job_id);
+        loop {
+            let job = self.known(job_id).await?;
+            if job.row.state.is_terminal() {
+                return Ok(Heard::Read(Box::new(job)));
+            }
+            // Without a bell another engine may have closed it.
+            if let Ok(state) = tokio::time::timeout(LOOK_AGAIN, place.told()).await {
+                return Ok(Heard::Told(state));
+            }
+        }
     }
 
     async fn known(&self, job_id: JobId) -> Result<JobView, Refusal> {

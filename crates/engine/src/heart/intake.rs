@@ -72,22 +72,21 @@ impl<S: Store> Heart<S> {
         Ok(())
     }
 
-    /// Nobody knows how far the two commits came. The directives are written again, and know themselves; the jobs are
-    /// submitted again, one by one if the store has refused any.
+    /// Nobody knows how far the two commits came. The jobs are submitted again, one by one if the store has refused any,
+    /// and take their directives along.
     fn begin_failed(
         &mut self,
         group: Vec<(Submitting, Option<Dispatching>)>,
         error: StoreError,
     ) -> Result<(), StoreError> {
-        let (mut jobs, directives): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-        for mut dispatching in directives.into_iter().flatten() {
-            dispatching.repeats();
-            self.dispatches.push(dispatching);
-        }
-        for submitting in &mut jobs {
-            submitting.repeats = true;
-        }
-        self.submits.again(jobs);
+        let again = |(submitting, directive): (Submitting, Option<Dispatching>)| {
+            let ahead = directive.map(|mut directive| {
+                directive.repeats();
+                Box::new(directive)
+            });
+            Submitting { repeats: true, ahead, ..submitting }
+        };
+        self.submits.again(group.into_iter().map(again).collect());
         match error {
             StoreError::Fenced => Err(StoreError::Fenced),
             StoreError::Unavailable(_) => self.heard(Err::<(), _>(error)).map(|_| ()),
@@ -123,7 +122,7 @@ impl<S: Store> Heart<S> {
     /// A job is in the store. If its first directive is written already, it goes on from there.
     fn submitted_one(
         &mut self,
-        Submitting { job, reply, repeats }: Submitting,
+        Submitting { job, reply, repeats, ahead }: Submitting,
         submitted: Result<Submitted, Refusal>,
         dispatched: Option<(Dispatching, DispatchOutcome)>,
     ) {
@@ -134,6 +133,11 @@ impl<S: Store> Heart<S> {
         }
         if created {
             self.gates.hint(job.gates.iter().flatten().cloned());
+        }
+        match ahead {
+            Some(directive) if created => self.dispatches.push(*directive),
+            Some(directive) => self.vacate(&directive.held, None),
+            None => {}
         }
         match (created, job.enter, dispatched) {
             (true, true, Some((dispatching, outcome))) => self.dispatched_one(dispatching, outcome),
@@ -167,18 +171,22 @@ impl<S: Store> Heart<S> {
                 self.heard(Err::<(), _>(error)).map(|_| ())
             }
             StoreError::Poison(reason) => {
-                if let Refused::Culprit(culprit) = self.submits.refused(jobs) {
-                    let refusal = Refusal::new(Code::MessagePoison).with("reason", reason);
-                    let _ = culprit.reply.send(Err(refusal));
-                }
+                self.submit_refused(jobs, Refusal::new(Code::MessagePoison).with("reason", reason));
                 Ok(())
             }
             StoreError::Refused(refusal) => {
-                if let Refused::Culprit(culprit) = self.submits.refused(jobs) {
-                    let _ = culprit.reply.send(Err(refusal));
-                }
+                self.submit_refused(jobs, refusal);
                 Ok(())
             }
+        }
+    }
+
+    fn submit_refused(&mut self, jobs: Vec<Submitting>, refusal: Refusal) {
+        if let Refused::Culprit(Submitting { reply, ahead, .. }) = self.submits.refused(jobs) {
+            if let Some(directive) = ahead {
+                self.vacate(&directive.held, None);
+            }
+            let _ = reply.send(Err(refusal));
         }
     }
 

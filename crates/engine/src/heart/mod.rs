@@ -118,6 +118,9 @@ struct Submitting {
     /// Whether it was tried before, with an outcome that is not known: then it is entered for nobody, and
     /// what the first try has entered is found in the books.
     repeats: bool,
+    /// The directive that was sent along with that try. It is written again once the job is known to be there: the
+    /// first one may still be on its way then, and is recognised by its lease whichever comes first.
+    ahead: Option<Box<Dispatching>>,
 }
 
 /// A handler that runs.
@@ -397,7 +400,7 @@ impl<S: Store> Heart<S> {
     fn hear(&mut self, op: Op<S::Work>) {
         match op {
             Op::Submit { job, reply } => {
-                self.submits.push(Submitting { job, reply, repeats: false });
+                self.submits.push(Submitting { job, reply, repeats: false, ahead: None });
             }
             Op::Returned { key, result } => self.returned(&key, result),
             Op::Batched { key, end } => self.batched(&key, end),

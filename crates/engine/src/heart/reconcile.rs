@@ -73,6 +73,7 @@ impl<S: Store> Heart<S> {
             .chain(self.sights.waiting().map(|seeing| seeing.held.key))
             .chain(self.bench.waiting())
             .chain(self.waits.waiting().map(|seeing| seeing.held.key))
+            .chain(self.submits.waiting().filter_map(|it| Some(it.ahead.as_ref()?.held.key)))
             .chain(self.dispatches.waiting().map(|dispatching| dispatching.held.key))
             .chain(self.ends.waiting().map(|ending| ending.held.key))
             .chain(self.works.keys())
