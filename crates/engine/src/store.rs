@@ -145,7 +145,7 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     fn now(&self) -> impl Future<Output = Answer<Millis>> + Send;
 
     /// The last act of an engine that stops: it is dead, and what it still holds can be taken over at
-    /// once.
+    /// once. No beat of it counts any more.
     fn leave(&self, engine: EngineNo) -> impl Future<Output = Answer<()>> + Send;
 
     /// Creates jobs; a known one is answered, not created.

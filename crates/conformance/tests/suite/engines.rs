@@ -28,6 +28,16 @@ on_both_stores! {
         assert_eq!(play.store().beat(other, None).await.unwrap(), Signs::default(), "not asked for");
     }
 
+    /// On Postgres a beat may still be on its way when its engine leaves. It made the engine look alive, and what it held
+    /// waited as long as for one that had died.
+    async fn an_engine_that_has_left_is_silent_whatever_comes_of_it_later<W>(play: &Play<W>) {
+        let other = play.store().join("other").await.unwrap();
+        play.store().leave(play.engine).await.unwrap();
+        assert!(is_fenced(&play.store().beat(play.engine, None).await));
+        let signs = play.store().beat(other, Some(10_000)).await.unwrap();
+        assert_eq!(signs.silent, [play.engine]);
+    }
+
     async fn an_activation_of_a_dead_engine_is_free_again<W>(play: &Play<W>) {
         let job_id = play.create(1).await;
         play.claim().await;

@@ -540,7 +540,7 @@ pub async fn lose_engines_of<W: World>(
         busy(play, number).await;
         let dead = format!("SELECT CAST(dead AS text) FROM engine WHERE engine_no = {number}");
         while play.world.query(&dead).await.unwrap()[0][0].as_deref() != Some("1") {
-            // As if it had not beaten for long; it may beat once more before the heir looks.
+            // As if it had not beaten for long.
             play.store().leave(sprag_engine::ids::EngineNo(number)).await.unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

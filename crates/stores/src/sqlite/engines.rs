@@ -35,7 +35,8 @@ pub(super) fn beat(
     silent_ms: Option<Millis>,
     version: i64,
 ) -> Answer<Signs> {
-    let sql = "UPDATE engine SET beat_at = ?2 WHERE engine_no = ?1 AND dead = 0";
+    // One that has left beats no more.
+    let sql = "UPDATE engine SET beat_at = ?2 WHERE engine_no = ?1 AND dead = 0 AND beat_at > 0";
     if tx.execute(sql, params![engine.0, tx.now])? == 0 {
         return Err(StoreError::Fenced);
     }
