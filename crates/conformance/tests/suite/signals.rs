@@ -315,7 +315,7 @@ on_both_stores! {
         parked(play.store(), job_id, 1).await;
         let said = say(&first, job_id, approval("a")).await;
         assert!(said.created);
-        first.shutdown(Duration::ZERO).await.ok();
+        first.shutdown(Duration::ZERO).await.unwrap();
         let second = engine(play, APPROVAL, echo()).await;
         assert_eq!(closed(play.store(), job_id).await.row.state, JobState::Succeeded);
         assert!(!say(&second, job_id, approval("a")).await.created);
