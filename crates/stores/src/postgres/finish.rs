@@ -108,20 +108,13 @@ pub(super) fn finished(rows: &[Row], slice: &Slice<'_>) -> Answer<Vec<(usize, Fi
 
 /// Steps 1 to 3 of a slice; with a mark, of those messages that have just left it.
 pub(super) fn finishing<'a>(
-    (engine, test_now): (EngineNo, Option<i64>),
+    at: (EngineNo, Option<i64>),
     slice: &[(usize, &'a FinishWrite)],
     mark: Option<&'a str>,
 ) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
-    let columns = columns![
-        engine.0,
-        test_now,
-        keys.job_id,
-        keys.step_index,
-        keys.branch,
-        keys.turn,
-        keys.attempt_no,
-        keys.version,
+    let mut columns = keys.columns(at);
+    columns.extend(columns![
         code(JobState::Cancelling),
         per_plan(slice, |plan| follows(plan.follows)),
         per_plan(slice, |plan| code(plan.step_to)),
@@ -140,7 +133,7 @@ pub(super) fn finishing<'a>(
         column(slice, |write| tasks(&write.tasks)),
         per_plan(slice, |plan| losses(plan.follows).1),
         mark,
-    ];
+    ]);
     Asked::new(include_str!("../../sql/postgres/finish.sql"), columns)
 }
 

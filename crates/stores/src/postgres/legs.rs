@@ -161,7 +161,7 @@ pub(super) fn dispatched(
 }
 
 pub(super) fn dispatching<'a>(
-    (engine, test_now): (EngineNo, Option<i64>),
+    at: (EngineNo, Option<i64>),
     slice: &[(usize, &'a DispatchWrite)],
 ) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
@@ -172,15 +172,8 @@ pub(super) fn dispatching<'a>(
     } else {
         include_str!("../../sql/postgres/dispatch.sql")
     };
-    let columns = columns![
-        engine.0,
-        test_now,
-        keys.job_id,
-        keys.step_index,
-        keys.branch,
-        keys.turn,
-        keys.attempt_no,
-        keys.version,
+    let mut columns = keys.columns(at);
+    columns.extend(columns![
         column(slice, |write| write.lease_id.0.cast_signed()),
         column(slice, |write| span(write.lease_ms)),
         column(slice, |write| span(write.ack_timeout_ms)),
@@ -193,7 +186,7 @@ pub(super) fn dispatching<'a>(
         column(slice, |write| write.changes.as_str()),
         column(slice, |write| code(write.job_from)),
         column(slice, |write| write.claim_id.as_deref()),
-    ];
+    ]);
     Asked::new(statement, columns)
 }
 
@@ -328,20 +321,13 @@ pub(super) async fn ended(
 
 /// Messages enter Leg2, and leave a mark for Steps 1 to 3 if those are on their way already.
 pub(super) fn ending<'a>(
-    (engine, test_now): (EngineNo, Option<i64>),
+    at: (EngineNo, Option<i64>),
     slice: &[(usize, &'a EndWrite)],
     mark: Option<&'a str>,
 ) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
-    let columns = columns![
-        engine.0,
-        test_now,
-        keys.job_id,
-        keys.step_index,
-        keys.branch,
-        keys.turn,
-        keys.attempt_no,
-        keys.version,
+    let mut columns = keys.columns(at);
+    columns.extend(columns![
         column(slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
         column(slice, ending_number),
         column(slice, |write| write.ending.guid.get().cast_signed()),
@@ -354,7 +340,7 @@ pub(super) fn ending<'a>(
         column(slice, |write| Some(write.error.as_ref()?.message.as_str())),
         column(slice, |write| write.output_ref.as_deref()),
         mark,
-    ];
+    ]);
     Asked::new(include_str!("../../sql/postgres/end.sql"), columns)
 }
 

@@ -1,9 +1,11 @@
 //! Slices as arrays: one column per array, rows in the order of their keys.
 
-use sprag_engine::ids::AttemptKey;
+use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_kernel::machine::State;
 use sprag_kernel::retry::Millis;
 use uuid::Uuid;
+
+use super::pools::{Column, columns};
 
 /// The keys and versions of a slice of writes, sorted, so that two slices lock rows in the same order.
 #[derive(Default)]
@@ -28,6 +30,23 @@ impl Keys {
             this.version.push(version.cast_signed());
         }
         this
+    }
+
+    /// What a statement over attempts takes first: who writes and when, and which rows in which version.
+    pub(super) fn columns<'a>(
+        self,
+        (engine, test_now): (EngineNo, Option<i64>),
+    ) -> Vec<Column<'a>> {
+        columns![
+            engine.0,
+            test_now,
+            self.job_id,
+            self.step_index,
+            self.branch,
+            self.turn,
+            self.attempt_no,
+            self.version,
+        ]
     }
 }
 
