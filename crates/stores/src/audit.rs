@@ -1,5 +1,5 @@
 //! The audit: every invariant as a query that must return nothing, and the histories, which are read by a query and
-//! folded here. The SQL is the same on both stores.
+//! folded here. The SQL is the same on both stores, but for what only SQLite has.
 
 use crate::replay;
 
@@ -47,6 +47,10 @@ checks! {
     "36_tick_that_became_another_job",
     "37_tick_that_its_schedule_has_not_come_to",
 }
+
+/// The same, of what only SQLite has.
+pub(crate) const SQLITE_CHECKS: &[(&str, &str)] =
+    &[("38_events_are_not_a_chain", include_str!("../sql/audit/38_events_are_not_a_chain.sql"))];
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each
 /// job or request, and what compares the two.

@@ -8,8 +8,10 @@ use rusqlite::types::Value;
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::EngineBuilder;
+use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
-use sprag_engine::store::Store;
+use sprag_engine::signals::{Signal, Signals as _};
+use sprag_engine::store::{EventView, JobFilter, Store};
 use sprag_engine::worker::Handler;
 use sprag_stores::AnyStore;
 use sprag_stores::sqlite::{Durability, SqliteStore};
@@ -18,6 +20,8 @@ use tokio::runtime::Runtime;
 use super::sprag;
 
 const JOBS: usize = 600;
+/// So many signals has one of them, so that its history takes some pages.
+const SIGNALS: usize = 200;
 
 /// A store with jobs that have ended and jobs that nobody serves.
 async fn fill(path: &Path) {
@@ -42,6 +46,7 @@ async fn fill(path: &Path) {
     for envelope in &envelopes {
         engine.submit(envelope.as_bytes()).await.unwrap();
     }
+    let told = engine.submit(envelopes[2].as_bytes()).await.unwrap().job_id;
     let user = rusqlite::Connection::open(path).unwrap();
     user.busy_timeout(Duration::from_secs(5)).unwrap();
     sprag_stores::sqlite::submit_in(&user, "no envelope").unwrap();
@@ -50,6 +55,14 @@ async fn fill(path: &Path) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
+
+    let store = SqliteStore::open(path, Durability::Process).unwrap();
+    let teller = store.join("an engine that tells").await.unwrap();
+    for n in 0..SIGNALS {
+        let signal = Signal::new(&n.to_string(), "go", &serde_json::json!(n));
+        store.signal(teller, told, signal).await.unwrap().unwrap().unwrap();
+    }
+    store.leave(teller).await.unwrap();
 }
 
 /// A table of the user's own in the same file, with a type that no table of the schema has.
@@ -65,6 +78,9 @@ fn payments(path: &Path) -> Option<i64> {
     file.query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).ok()
 }
 
+/// Places in the feed, which are given anew.
+const PLACES: [&str; 3] = ["pos", "before", "last_event"];
+
 /// All rows of all tables but the user's and the store's own notes and counts, as text, in the order of their keys.
 fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
     let file = rusqlite::Connection::open(path).unwrap();
@@ -78,9 +94,10 @@ fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
         .filter(|name| !["meta", "job_count", "payment"].contains(&name.as_str()))
         .map(|name| {
             let mut all = file.prepare(&format!("SELECT * FROM {name}")).unwrap();
-            let width = all.column_count();
+            let is_place = |n: &usize| PLACES.contains(&all.column_name(*n).unwrap());
+            let columns: Vec<usize> = (0..all.column_count()).filter(|n| !is_place(n)).collect();
             let row = |row: &rusqlite::Row<'_>| {
-                (0..width).map(|n| Ok(format!("{:?}", row.get::<_, Value>(n)?))).collect()
+                columns.iter().map(|n| Ok(format!("{:?}", row.get::<_, Value>(*n)?))).collect()
             };
             let mut rows: Vec<Vec<String>> =
                 all.query_map([], row).unwrap().map(Result::unwrap).collect();
@@ -88,6 +105,28 @@ fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
             (name, rows)
         })
         .collect()
+}
+
+/// The history of every job, read by the page.
+fn histories(path: &Path, runtime: &Runtime) -> Vec<(JobId, Vec<EventView>)> {
+    runtime.block_on(async {
+        let store = SqliteStore::look(path).unwrap();
+        let jobs = store.jobs(JobFilter { limit: u32::MAX, ..JobFilter::default() }).await.unwrap();
+        let mut all = Vec::new();
+        for job_id in jobs.iter().map(|job| job.facts.job_id) {
+            let mut events: Vec<EventView> = Vec::new();
+            loop {
+                let after = events.last().map_or(0, |event| event.n);
+                let page = store.events_after(job_id, after, 50).await.unwrap();
+                if page.is_empty() {
+                    break;
+                }
+                events.extend(page);
+            }
+            all.push((job_id, events));
+        }
+        all
+    })
 }
 
 /// Runs a command that ends at a crash point.
@@ -215,7 +254,9 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
     let cluster = Cluster::start();
     let postgres = database(&runtime, &cluster);
     let (here, back) = (url(&first), url(&last));
-    let before = rows(&first);
+    let (before, told) = (rows(&first), histories(&first, &runtime));
+    let longest = told.iter().map(|(_, events)| events.len()).max();
+    assert!(longest > Some(SIGNALS), "{longest:?}");
 
     let kills = [
         "move.before_closing_source:1",
@@ -240,6 +281,9 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
 
     move_with_kills(&postgres, &back, &kills);
     assert_eq!(rows(&last), before);
+    assert_eq!(histories(&last, &runtime), told);
+    let verified = sprag(&["verify", "--store", &back, "--json"], "");
+    assert_eq!(verified.json()["ok"], true);
     assert_eq!((payments(&first), payments(&last)), (Some(1), None));
     runtime.block_on(async {
         let store = SqliteStore::open(&last, Durability::Process).unwrap();

@@ -76,7 +76,7 @@ pub(crate) const SEAM: &[&str] = &[
 pub(crate) const SQLITE: &[&str] = &[
     "admit.after_row",
     "amend.after_attempt",
-    "amend.after_job",
+    "amend.after_event",
     "amend_request.after_job",
     "amend_request.after_row",
     "claim.after_entry",
@@ -93,7 +93,7 @@ pub(crate) const SQLITE: &[&str] = &[
     "inbox.after_job",
     "open_batch.after_row",
     "renew.after_attempt",
-    "renew.after_job",
+    "renew.after_event",
     "retire.after_job",
     "retire.after_key",
     "retire.after_rows",

@@ -12,7 +12,7 @@ use sprag_kernel::decide::callback::Report;
 
 use crate::on_both_stores;
 use crate::play::{Play, facts, new_job};
-use crate::world::World;
+use crate::world::{Sqlite, World};
 
 /// The name of the tenant that all jobs belong to.
 const TENANT: &str = "t1";
@@ -170,6 +170,7 @@ const CHILD_OVER: &str = "34_waits_for_a_child_that_is_over";
 const INBOX: &str = "35_inbox_row_and_what_became_of_it";
 const OTHER_JOB: &str = "36_tick_that_became_another_job";
 const AHEAD: &str = "37_tick_that_its_schedule_has_not_come_to";
+const CHAIN: &str = "38_events_are_not_a_chain";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -269,6 +270,25 @@ fn to_events<W: World>(books: &Books) -> Vec<Damage> {
         created("'O0>1 '"),
         created("'S0>1'"),
         created("'nonsense'"),
+    ]
+}
+
+/// What can be done to the chain of events, where there is one.
+fn to_chains<W: World>(books: &Books) -> Vec<Damage> {
+    if W::CHAINED.is_empty() {
+        return Vec::new();
+    }
+    let (done, running, queued) = (books.done, books.running, books.queued);
+    let job = |id| format!("job_id = {}", W::id(id));
+    let told = |id, n: u32| format!("{} AND n = {n}", job(id));
+    let of_another = format!("(SELECT last_event FROM job WHERE {})", job(queued));
+    let its_own = format!("(SELECT pos FROM event WHERE {})", told(done, 1));
+    vec![
+        set(CHAIN, done, ("event", "before"), ["NULL", &its_own], &told(done, 2)),
+        set(CHAIN, done, ("event", "before"), [&of_another, &its_own], &told(done, 2)),
+        set(CHAIN, queued, ("event", "before"), ["pos", "NULL"], &told(queued, 1)),
+        shift(CHAIN, running, ("job", "last_event", -1), &job(running)),
+        shift(CHAIN, running, ("job", "last_event", 1), &job(running)),
     ]
 }
 
@@ -464,14 +484,17 @@ async fn told<W: World>(play: &Play<W>) -> BTreeSet<(String, Option<JobId>)> {
     told.collect()
 }
 
-/// The names of the files.
-fn files() -> BTreeSet<String> {
+/// The names of the files, but for those of the other store.
+fn files<W: World>() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../stores/sql/audit");
     let name = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.unwrap().path();
         path.file_stem().unwrap().to_str().unwrap().to_owned()
     };
-    std::fs::read_dir(folder).unwrap().map(name).collect()
+    let own = Sqlite::OWN_CHECKS;
+    let is_here =
+        |name: &String| !own.contains(&name.as_str()) || W::OWN_CHECKS.contains(&name.as_str());
+    std::fs::read_dir(folder).unwrap().map(name).filter(is_here).collect()
 }
 
 on_both_stores! {
@@ -479,6 +502,7 @@ on_both_stores! {
         let books = Books::write(play).await;
         let mut damages = to_jobs::<W>(&books);
         damages.extend(to_events::<W>(&books));
+        damages.extend(to_chains::<W>(&books));
         damages.extend(to_the_rest::<W>(&books));
         damages.extend(to_gates::<W>(&books));
         damages.extend(to_ticks::<W>(&books));
@@ -496,9 +520,9 @@ on_both_stores! {
             assert_eq!(told(play).await, BTreeSet::new(), "{mends}");
         }
         let tried: BTreeSet<_> = damages.iter().map(|damage| damage.check.to_owned()).collect();
-        assert_eq!(tried, files(), "every check is broken here");
+        assert_eq!(tried, files::<W>(), "every check is broken here");
         let run: BTreeSet<_> =
             play.store().audit().await.unwrap().into_iter().map(|check| check.name).collect();
-        assert_eq!(run, files(), "every file is run");
+        assert_eq!(run, files::<W>(), "every file is run");
     }
 }

@@ -25,6 +25,7 @@ mod faults;
 mod feed;
 mod gates;
 mod graphs;
+mod histories;
 mod jobs;
 mod ledgers;
 mod literals;

@@ -82,23 +82,46 @@ fn is_by_part(scan: &str, condition: &str) -> bool {
     by_key || (scan.contains(" on attempt") && scan.contains("Seq Scan"))
 }
 
-/// On SQLite the end of every step once went to its row by way of the index of owners, and a look at the metrics through
-/// every attempt that there ever was.
-#[test]
-fn on_sqlite_attempts_are_found_by_their_whole_keys_and_none_that_is_over_is_looked_at() {
+/// The statements of SQLite in an empty store: name, text and plan.
+fn sqlite_plans() -> Vec<(String, String, Vec<String>)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store.db");
     drop(SqliteStore::open(&file, Durability::Process).unwrap());
     let connection = rusqlite::Connection::open(&file).unwrap();
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).unwrap();
-    let mut seen = 0;
-    for (name, sql) in statements("sqlite").into_iter().chain(statements("upkeep")) {
+    let planned = |(name, sql): (String, String)| {
         let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let mut rows = explain.raw_query();
         let mut plan: Vec<String> = Vec::new();
         while let Some(row) = rows.next().unwrap() {
             plan.push(row.get(3).unwrap());
         }
+        (name, sql, plan)
+    };
+    statements("sqlite").into_iter().chain(statements("upkeep")).map(planned).collect()
+}
+
+/// There is no index of events by job: who went by it would look at all events there are.
+#[test]
+fn on_sqlite_the_events_of_a_job_are_found_by_their_positions() {
+    let mut plans = sqlite_plans();
+    plans.retain(|(name, _, _)| ["events_after", "delete_events"].contains(&name.as_str()));
+    assert_eq!(plans.len(), 2);
+    for (name, _, plan) in plans {
+        let shown = plan.join("\n");
+        assert!(!plan.iter().any(|line| line.starts_with("SCAN e")), "{name}:\n{shown}");
+        assert!(shown.contains("SEARCH e USING INTEGER PRIMARY KEY"), "{name}:\n{shown}");
+        let milestone = "COVERING INDEX event_milestone (job_id=? AND n>?)";
+        assert_eq!(shown.contains(milestone), name == "events_after", "{shown}");
+    }
+}
+
+/// On SQLite the end of every step once went to its row by way of the index of owners, and a look at the metrics through
+/// every attempt that there ever was.
+#[test]
+fn on_sqlite_attempts_are_found_by_their_whole_keys_and_none_that_is_over_is_looked_at() {
+    let mut seen = 0;
+    for (name, sql, plan) in sqlite_plans() {
         let shown = plan.join("\n");
         assert!(
             !plan.iter().any(|line| ["SCAN attempt", "SCAN a"].contains(&&**line)),

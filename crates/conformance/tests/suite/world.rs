@@ -49,6 +49,12 @@ pub trait World: Send + Sync + Sized + 'static {
     fn cost(&self, sql: &str) -> impl Future<Output = (u64, String)> + Send;
     /// What stands before statements that go past the CHECKs of the tables.
     fn past_checks() -> &'static str;
+    /// The checks of the audit that only this store has.
+    const OWN_CHECKS: &'static [&'static str];
+    /// What stands behind statements that write events past the store; nothing where an index finds those of a job.
+    const CHAINED: &'static str;
+    /// Has every event that is written refused.
+    const NO_EVENTS: &'static str;
 }
 
 /// A SQLite file.
@@ -128,10 +134,20 @@ impl World for Sqlite {
         "PRAGMA ignore_check_constraints = ON;"
     }
 
+    const CHAINED: &'static str = concat!(
+        ";",
+        include_str!("../../../stores/sql/sqlite/chain_events.sql"),
+        ";",
+        include_str!("../../../stores/sql/sqlite/name_last_events.sql")
+    );
+    const NO_EVENTS: &'static str =
+        "CREATE TRIGGER refuse BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'refused'); END";
+
     const COLUMNS: &'static str =
         "SELECT t.name || '.' || c.name FROM sqlite_schema t, pragma_table_info(t.name) c
         WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'";
     const TABLES: &'static str = deeds::SQLITE_TABLES;
+    const OWN_CHECKS: &'static [&'static str] = &["38_events_are_not_a_chain"];
     const EFFECTS: &'static str = "effect";
 
     fn work(effect: &str, then: Then) -> SqliteWork {
@@ -212,11 +228,16 @@ impl World for Postgres {
         END $$;"
     }
 
+    const CHAINED: &'static str = "";
+    const NO_EVENTS: &'static str =
+        "ALTER TABLE event ADD CONSTRAINT refuse CHECK (false) NOT VALID";
+
     const COLUMNS: &'static str =
         "SELECT c.table_name || '.' || c.column_name FROM information_schema.columns c
         JOIN information_schema.tables t USING (table_schema, table_name)
         WHERE table_schema = 'sprag' AND t.table_type = 'BASE TABLE'";
     const TABLES: &'static str = deeds::POSTGRES_TABLES;
+    const OWN_CHECKS: &'static [&'static str] = &[];
     const EFFECTS: &'static str = "public.effect";
 
     fn work(effect: &str, then: Then) -> PostgresWork {

@@ -1,3 +1,3 @@
 -- If it fails the writer takes back all that its call has done: OR FAIL spares SQLite a copy of every page.
 INSERT OR FAIL INTO finish_more_op VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-    ?17, ?18, ?19, ?20, ?21, ?22, ?23)
+    ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)

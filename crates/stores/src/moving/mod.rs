@@ -12,7 +12,7 @@
 //! the other again.
 //!
 //! Tables that the schema does not have are the user's, and stay where they are. Positions in the feed are not copied
-//! but given anew, in the same order: a cursor belongs to its store.
+//! but given anew, in the same order: a cursor belongs to its store. So does what names positions, the chain of events.
 
 mod postgres;
 mod sqlite;
@@ -145,10 +145,10 @@ impl Side {
     }
 
     /// Lets counters go on behind what was copied, and counts it.
-    async fn settle(&self, tables: &[Table]) -> Answer<()> {
+    async fn settle(&mut self, tables: &[Table]) -> Answer<()> {
         match self {
             // Its numbers go on from the highest by themselves.
-            Self::Sqlite(side) => side.count_jobs(),
+            Self::Sqlite(side) => side.settle(),
             Self::Postgres(side) => side.settle(tables).await,
         }
     }

@@ -163,11 +163,18 @@ impl SqliteSide {
         })
     }
 
-    /// Counts the jobs that were written, once more if that was done before.
-    pub(super) fn count_jobs(&self) -> Answer<()> {
-        let sql =
-            "INSERT OR REPLACE INTO job_count SELECT 0, state, count(*) FROM job GROUP BY state";
-        self.connection.execute(sql, []).map(|_| ()).map_err(|error| failed(&error))
+    /// Counts the jobs that were written and chains their events, once more if that was done before.
+    pub(super) fn settle(&mut self) -> Answer<()> {
+        self.run(|tx| {
+            for sql in [
+                "INSERT OR REPLACE INTO job_count SELECT 0, state, count(*) FROM job GROUP BY state",
+                include_str!("../../sql/sqlite/chain_events.sql"),
+                include_str!("../../sql/sqlite/name_last_events.sql"),
+            ] {
+                tx.execute(sql, [])?;
+            }
+            Ok(())
+        })
     }
 
     pub(super) fn audit(&self) -> Answer<Vec<Check>> {

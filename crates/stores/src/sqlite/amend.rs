@@ -68,22 +68,25 @@ fn write(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Ans
         write_attempt(tx, engine, before, after)?;
     }
     crash_point("amend.after_attempt");
+    let tells = (!after.changes.is_empty()).then(|| event(tx, &before.key, &after.changes));
+    let position = tells.transpose()?;
+    crash_point("amend.after_event");
     tx.execute(
-        "UPDATE job SET state = ?2, version = version + 1, events = events + ?3, updated_at = ?4,
+        "UPDATE job SET state = ?2, version = version + 1, events = events + (?3 IS NOT NULL),
+                 last_event = coalesce(?3, last_event), updated_at = ?4,
                  attempts_total = attempts_total + ?5, verdict = coalesce(?6, verdict)
              WHERE job_id = ?1",
         params![
             before.key.job_id.as_bytes(),
             after.job_to.code(),
-            !after.changes.is_empty(),
+            position,
             tx.now,
             before.attempt.outbox.is_none() && after.attempt.outbox.is_some(),
             after.verdict.map(State::code),
         ],
     )?;
     tx.tally.moved(before.job.state, after.job_to);
-    crash_point("amend.after_job");
-    if after.changes.is_empty() { Ok(()) } else { event(tx, &before.key, &after.changes) }
+    Ok(())
 }
 
 fn write_attempt(tx: &Tx<'_>, engine: EngineNo, before: &Held, after: &Amendment) -> Answer<usize> {

@@ -13,7 +13,7 @@ use sprag_kernel::{JobState, StepState};
 use super::children;
 use super::engines::expect_alive;
 use super::graph;
-use super::legs::{JobNow, attempt_now, job_now, numbered_event};
+use super::legs::{JobNow, attempt_now, event_behind, job_now};
 use super::upkeep::Exceptions;
 use super::writer::Tx;
 use crate::AGEING_MS;
@@ -71,15 +71,15 @@ fn finish_steps(
     let enters_next =
         write.enter_next && plan.follows == FollowWrite::NextStep && !exceptions.is_any_paused;
     let state = if settled.hit { plan.job_closed } else { job.state };
-    let message =
-        Message { engine, write, plan, job: &job, after: settled.after, state, enters_next };
+    let (after, event) = (settled.after, tx.next_position()?);
+    let message = Message { engine, write, plan, job: &job, after, state, enters_next, event };
     let may_be_plain = !settled.hit || write.tasks.is_empty() && !exceptions.is_any_limited;
     let is_written = may_be_plain && message.write_plain(tx)? || message.write_more(tx)?;
     crash_point("finish.after_statement");
     if !is_written {
         return repeated_finish(tx, engine, write, &job);
     }
-    numbered_event(tx, &write.key, (job.events + 1, &message.changes()))?;
+    event_behind(tx, &write.key, (&job, event), &message.changes())?;
     tx.tally.moved(job.state, state);
     Ok(FinishOutcome::Done { job: state, job_version: job.version + 1, entered_next: enters_next })
 }
@@ -116,6 +116,8 @@ struct Message<'a> {
     state: JobState,
     /// Whether the next step is entered for this engine.
     enters_next: bool,
+    /// The position of its event.
+    event: i64,
 }
 
 impl Message<'_> {
@@ -174,6 +176,7 @@ impl Message<'_> {
                 self.state.code(),
                 self.closes().then_some(tx.now),
                 self.engine.0,
+                self.event,
             ],
         )?;
         match tx.connection.total_changes() - before {
@@ -222,6 +225,7 @@ impl Message<'_> {
                 losses,
                 excused,
                 tasks(&self.write.tasks),
+                self.event,
             ],
         )?;
         Ok(tx.connection.total_changes() > before)

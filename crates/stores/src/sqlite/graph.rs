@@ -143,6 +143,7 @@ fn insert_op(
             changes,
             tasks(&write.tasks),
             graph.closes_outbox_to.code(),
+            tx.next_position()?,
         ],
     )
 }

@@ -177,15 +177,16 @@ fn dispatch_one(tx: &Tx<'_>, engine: EngineNo, write: &DispatchWrite) -> Answer<
         return Ok(GONE);
     }
     crash_point("dispatch.after_attempt");
+    let position = tx.next_position()?;
     tx.execute(
-        "UPDATE OR FAIL job SET state = ?2, version = version + 1, events = events + 1,
+        "UPDATE OR FAIL job SET state = ?2, version = version + 1, events = events + 1, last_event = ?4,
                  attempts_total = attempts_total + 1, updated_at = ?3
              WHERE job_id BETWEEN ?1 AND ?1",
-        params![key.job_id.as_bytes(), write.job_to.code(), tx.now],
+        params![key.job_id.as_bytes(), write.job_to.code(), tx.now, position],
     )?;
     tx.tally.moved(write.job_from, write.job_to);
     crash_point("dispatch.after_job");
-    numbered_event(tx, key, (job.events + 1, &write.changes))?;
+    event_behind(tx, key, (&job, position), &write.changes)?;
     if let Some(child) = &write.child {
         children::begin(tx, engine, key, child)?;
     }
@@ -228,18 +229,21 @@ fn execute_either(
     }
 }
 
-/// The event row of a change whose number is known from the job row.
-pub(super) fn numbered_event(
+/// The event row of a change whose job row was read before, and names the position of the event now.
+pub(super) fn event_behind(
     tx: &Tx<'_>,
     key: &AttemptKey,
-    (n, changes): (u32, &str),
+    (job, position): (&JobNow, i64),
+    changes: &str,
 ) -> Answer<()> {
     tx.execute(
-        "INSERT INTO event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO event (pos, job_id, before, n, at, step_index, branch, turn, attempt_no, changes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         params![
+            position,
             key.job_id.as_bytes(),
-            n,
+            job.last_event,
+            job.events + 1,
             tx.now,
             key.step_index,
             key.branch.cast_signed(),
@@ -251,8 +255,9 @@ pub(super) fn numbered_event(
     .map(|_| ())
 }
 
-/// The event row of a change whose job row was written in the same transaction.
-pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> {
+/// The event row of a change; says its position. The job row is written next, and names it as its newest one.
+pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<i64> {
+    let position = tx.next_position()?;
     tx.execute(
         include_str!("../../sql/sqlite/insert_event.sql"),
         params![
@@ -263,9 +268,10 @@ pub(super) fn event(tx: &Tx<'_>, key: &AttemptKey, changes: &str) -> Answer<()> 
             key.turn,
             key.attempt_no,
             changes,
+            position,
         ],
-    )
-    .map(|_| ())
+    )?;
+    Ok(position)
 }
 
 pub(super) fn end(tx: &Tx<'_>, engine: EngineNo, writes: &[EndWrite]) -> Answer<Vec<EndOutcome>> {
@@ -349,6 +355,7 @@ pub(super) struct JobNow {
     pub(super) version: u64,
     pub(super) semaphore: Semaphore,
     pub(super) events: u32,
+    pub(super) last_event: i64,
 }
 
 impl JobNow {
@@ -359,13 +366,16 @@ impl JobNow {
 }
 
 pub(super) fn job_now(tx: &Tx<'_>, key: &AttemptKey) -> Answer<Option<JobNow>> {
-    let found: Option<(u8, Option<u8>, u64, u32, u32)> = tx.find(
-        "SELECT state, verdict, version, semaphore, events FROM job WHERE job_id = ?1",
+    type Found = (u8, Option<u8>, u64, u32, u32, i64);
+    let found: Option<Found> = tx.find(
+        "SELECT state, verdict, version, semaphore, events, last_event FROM job WHERE job_id = ?1",
         [key.job_id.as_bytes()],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?)),
     )?;
-    let Some((code, verdict, version, semaphore, events)) = found else { return Ok(None) };
+    let Some((code, verdict, version, semaphore, events, last_event)) = found else {
+        return Ok(None);
+    };
     let verdict = verdict.map(state).transpose()?;
     let semaphore = Semaphore::new(semaphore);
-    Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore, events }))
+    Ok(Some(JobNow { state: state(code)?, verdict, version, semaphore, events, last_event }))
 }

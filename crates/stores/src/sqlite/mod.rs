@@ -21,6 +21,7 @@ mod legs;
 mod log;
 mod open;
 mod pair;
+mod positions;
 mod read;
 mod readers;
 mod requests;

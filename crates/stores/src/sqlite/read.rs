@@ -11,7 +11,7 @@ use sprag_kernel::machine::State;
 use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_row, key, state};
 use super::writer::Tx;
 use crate::MAX_LINES;
-use crate::audit::{CHECKS, FOLDS, Fold};
+use crate::audit::{CHECKS, FOLDS, Fold, SQLITE_CHECKS};
 use crate::countdowns::{self, Spot};
 
 fn job_view(row: &Row<'_>) -> Answer<JobView> {
@@ -193,8 +193,7 @@ pub(super) fn events_after(
     n: u64,
     limit: u32,
 ) -> Answer<Vec<EventView>> {
-    let sql = "SELECT n, at, step_index, attempt_no, changes, note FROM event
-        WHERE job_id = ?1 AND n > ?2 ORDER BY n LIMIT ?3";
+    let sql = include_str!("../../sql/sqlite/events_after.sql");
     let n = i64::try_from(n).unwrap_or(i64::MAX);
     tx.all(sql, params![job_id.as_bytes(), n, limit], |row| {
         let view = || -> rusqlite::Result<EventView> {
@@ -214,8 +213,8 @@ pub(super) fn events_after(
 
 /// All checks in the reader's transaction, which is one snapshot.
 pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
-    let mut checks = Vec::with_capacity(CHECKS.len() + FOLDS.len());
-    for (name, sql) in CHECKS {
+    let mut checks = Vec::with_capacity(CHECKS.len() + SQLITE_CHECKS.len() + FOLDS.len());
+    for (name, sql) in CHECKS.iter().chain(SQLITE_CHECKS) {
         let violations = tx.all(sql, [], |row| {
             let read = || -> rusqlite::Result<Violation> {
                 let job_id: Option<[u8; 16]> = row.get(0)?;

@@ -123,15 +123,16 @@ fn keep(
         )?;
         crash_point("signal.after_wake");
     }
+    let position = tx.next_position()?;
     tx.execute(
-        "UPDATE job SET version = version + 1, events = events + 1, updated_at = ?2
-         WHERE job_id = ?1",
-        params![job_id.as_bytes(), tx.now],
+        "INSERT INTO event (pos, job_id, before, n, at, changes, note)
+         SELECT ?4, job_id, last_event, events + 1, ?2, 'signal ', ?3 FROM job WHERE job_id = ?1",
+        params![job_id.as_bytes(), tx.now, signal.note(), position],
     )?;
     tx.execute(
-        "INSERT INTO event (job_id, n, at, changes, note)
-         SELECT job_id, events, ?2, 'signal ', ?3 FROM job WHERE job_id = ?1",
-        params![job_id.as_bytes(), tx.now, signal.note()],
+        "UPDATE job SET version = version + 1, events = events + 1, last_event = ?3, updated_at = ?2
+         WHERE job_id = ?1",
+        params![job_id.as_bytes(), tx.now, position],
     )?;
     Ok(taken_by)
 }

@@ -118,6 +118,7 @@ fn take_slot(tx: &Tx<'_>, job: &NewJob) -> Answer<Result<(), Refusal>> {
 /// Writes a job, unless there is one with its key; says whether it did.
 fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answer<bool> {
     let facts = &job.facts;
+    let created = tx.next_position()?;
     let written = tx.execute(
         include_str!("../../sql/sqlite/insert_job.sql"),
         params![
@@ -144,6 +145,7 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answe
             facts.payload,
             job.initial(),
             job.is_graph,
+            created,
         ],
     )?;
     if written == 0 {
@@ -177,8 +179,8 @@ fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answe
         )?;
     }
     crash_point("submit.after_attempts");
-    let sql = "INSERT INTO event (job_id, n, at, changes) VALUES (?1, 1, ?2, 'created')";
-    tx.execute(sql, params![facts.job_id.as_bytes(), tx.now]).map(|_| true)
+    let sql = "INSERT INTO event (pos, job_id, n, at, changes) VALUES (?1, ?2, 1, ?3, 'created')";
+    tx.execute(sql, params![created, facts.job_id.as_bytes(), tx.now]).map(|_| true)
 }
 
 /// How the first attempt of a step begins: if it is activated, it is entered, ready or waiting for its

@@ -184,7 +184,7 @@ pub(super) fn retire(
             "DELETE FROM signal WHERE job_id = ?1",
             "DELETE FROM batch_journal WHERE job_id = ?1",
             "DELETE FROM batch WHERE job_id = ?1",
-            "DELETE FROM event WHERE job_id = ?1",
+            include_str!("../../sql/sqlite/delete_events.sql"),
             "DELETE FROM attempt WHERE job_id = ?1",
         ] {
             tx.execute(delete, [job_id])?;

@@ -95,14 +95,15 @@ fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewO
     }
     crash_point("renew.after_attempt");
     if !write.changes.is_empty() {
+        let position = event(tx, key, &write.changes)?;
+        crash_point("renew.after_event");
+        let to = write.job.map(|(_, to)| to.code());
         tx.execute(
             "UPDATE job SET state = coalesce(?2, state), version = version + 1,
-                 events = events + 1, updated_at = ?3 WHERE job_id = ?1",
-            params![key.job_id.as_bytes(), write.job.map(|(_, to)| to.code()), tx.now],
+                 events = events + 1, last_event = ?4, updated_at = ?3 WHERE job_id = ?1",
+            params![key.job_id.as_bytes(), to, tx.now, position],
         )?;
         write.job.iter().for_each(|(from, to)| tx.tally.moved(*from, *to));
-        crash_point("renew.after_job");
-        event(tx, key, &write.changes)?;
     }
     let deadline = (tx.now + timer_ms).cast_unsigned();
     Ok(RenewOutcome::Done { version: write.version + 1, deadline })

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use super::clock::Clock;
 use super::log::{Answering, Log};
 use super::pair::Pair;
+use super::positions::Positions;
 use super::rows::failed;
 use super::statements::{Prepared, Statements};
 use super::tally::Tally;
@@ -45,6 +46,7 @@ pub(super) struct Tx<'a> {
     pub(super) connection: &'a Connection,
     pub(super) now: i64,
     pub(super) tally: Tally,
+    pub(super) positions: Positions,
     prepared: &'a dyn Prepared,
     limit: Option<&'a Limit>,
 }
@@ -52,7 +54,8 @@ pub(super) struct Tx<'a> {
 impl<'a> Tx<'a> {
     /// What a call sees that only reads.
     pub(super) fn reading(connection: &'a Connection, now: i64) -> Self {
-        Self { connection, now, tally: Tally::default(), prepared: connection, limit: None }
+        let (tally, positions) = (Tally::default(), Positions::default());
+        Self { connection, now, tally, positions, prepared: connection, limit: None }
     }
 }
 
@@ -426,8 +429,8 @@ fn began(
     let before = connection.total_changes();
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let now = clock.now();
-        let (tally, limit) = (Tally::default(), Some(*limit));
-        let tx = Tx { connection, now, tally, prepared: *prepared, limit };
+        let (tally, positions, limit) = (Tally::default(), Positions::default(), Some(*limit));
+        let tx = Tx { connection, now, tally, positions, prepared: *prepared, limit };
         let is_kept = run(&tx)?;
         if is_kept {
             tx.tally.write(connection)?;
