@@ -226,7 +226,10 @@ mod tests {
     fn what_it_has_started_ends_with_it() {
         let folder = std::env::temp_dir().join(format!("sprag-{}", std::process::id()));
         let file = folder.display();
-        let script = format!("(sleep 60; echo x > {file}) & echo $! > {file}.pid; wait");
+        // Named when it is written: with no number in it `/proc//stat` would be asked, which is always there.
+        let script = format!(
+            "(sleep 60; echo x > {file}) & echo $! > {file}.new; mv {file}.new {file}.pid; wait"
+        );
         let pid_file = folder.with_extension("pid");
         let finished = shell(&script, || pid_file.is_file().then_some(()));
         assert!(matches!(finished, Finished::Told(())));
