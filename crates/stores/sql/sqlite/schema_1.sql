@@ -202,8 +202,8 @@ CREATE INDEX schedule_next ON schedule (next_at) WHERE next_at IS NOT NULL AND p
 
 -- What happened, in the commit in which it happened. Numbers are dense per job; one row may hold
 -- several changes. Positions are in commit order. The events of a job are a chain: the job has the position of the
--- newest one, and each has that of the one before it. An index of them all would be written all over, at a fifth of the
--- writer's time; one of every 64th is enough to begin a page near its end.
+-- newest one, and each has that of the one before it. An index of them all would be written all over; one of
+-- every 64th is enough to begin a page near its end.
 CREATE TABLE event (
     pos INTEGER PRIMARY KEY,
     job_id BLOB NOT NULL,
