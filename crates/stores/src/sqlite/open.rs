@@ -37,7 +37,7 @@ pub(super) fn open(
     durability: Durability,
     schema: &Schema,
 ) -> Answer<(Connection, Clock)> {
-    let mut connection = Connection::open(path).map_err(|error| failed(&error))?;
+    let mut connection = sprag_wal::open(path).map_err(|error| failed(&error))?;
     configure(&connection, durability).map_err(|error| failed(&error))?;
     migrate(&mut connection, schema)?;
     let latest: Option<i64> = connection

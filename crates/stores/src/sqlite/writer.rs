@@ -439,7 +439,7 @@ fn began(
             if has_work || connection.total_changes() > before {
                 log.commits();
             }
-            connection.execute_batch("COMMIT")?;
+            sprag_wal::in_long_pieces(|| connection.execute_batch("COMMIT"))?;
         }
         Ok(is_kept)
     });
