@@ -57,7 +57,8 @@ CREATE TABLE job (
     input_ref TEXT NOT NULL,
     output_ref TEXT NOT NULL,
     payload TEXT NOT NULL,
-    UNIQUE (tenant_id, dedup_key)
+    -- The key first: two of them differ at once, where all of a tenant would have to be compared as a whole.
+    UNIQUE (dedup_key, tenant_id)
 ) WITHOUT ROWID;
 
 -- One row per attempt, never reset: activation, activity ledger, fence, outbox entry, and the message
