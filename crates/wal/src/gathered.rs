@@ -9,16 +9,16 @@ const MOST: usize = 120 * 1024;
 /// Where nothing has been written yet.
 const NOWHERE: i64 = -1;
 
-/// Writes to a log that wait until they are a long one.
+/// Writes of one commit to a log, which wait until they are a long one.
 ///
 /// A transaction is frames, one behind the other; each is written in two: its front, then its page. The front of the
-/// last one says that it commits. With the page behind that nothing waits any more, since SQLite then tells other
-/// connections to read it.
+/// last one says that it commits. From the page behind that on nothing waits any more, since SQLite then tells other
+/// connections to read it. What may still follow are repetitions of that frame, up to the end of a sector.
 pub(crate) struct Gathered {
     bytes: Vec<u8>,
     /// Where the last write ended, be it a gathered one or not.
     end: i64,
-    /// Whether the last front says that its frame commits.
+    /// Whether a front has said that its frame commits.
     commits: bool,
 }
 
@@ -36,10 +36,7 @@ impl Gathered {
         at: i64,
         mut file: impl FnMut(&[u8], i64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let is_front = bytes.len() == FRONT;
-        if is_front {
-            self.commits = bytes[COMMITS] != [0; COMMITS.end - COMMITS.start];
-        }
+        let is_last_front = bytes.len() == FRONT && bytes[COMMITS] != [0; 4];
         if at != self.end || self.bytes.len() + bytes.len() > MOST {
             self.flush(&mut file)?;
         }
@@ -50,9 +47,10 @@ impl Gathered {
             file(bytes, at)?;
         }
         self.end = at + bytes.len() as i64;
-        if self.commits && !is_front {
+        if self.commits {
             self.flush(file)?;
         }
+        self.commits |= is_last_front;
         Ok(())
     }
 
@@ -118,6 +116,11 @@ mod tests {
             log
         }
 
+        fn next_commit(&mut self) {
+            self.gathered = Gathered::default();
+            self.file.writes.clear();
+        }
+
         fn write(&mut self, bytes: &[u8], at: i64) -> Result<(), &'static str> {
             self.gathered.write(bytes, at, |bytes, at| self.file.write(bytes, at))
         }
@@ -141,8 +144,11 @@ mod tests {
         assert_eq!(log.file.writes, []);
         log.frame(9, 30).unwrap();
         assert_eq!(log.file.writes, [(HEAD, 10 * FRAME as usize)]);
+        log.next_commit();
         log.frame(10, 31).unwrap();
-        assert_eq!(log.file.writes[1..], [(HEAD + 10 * FRAME, FRAME as usize)]);
+        // Where a log goes on is only known when it has been written to.
+        let at = HEAD + 10 * FRAME;
+        assert_eq!(log.file.writes, [(at, FRONT), (at + FRONT as i64, PAGE)]);
         for number in 0..=10 {
             let page = (HEAD + number * FRAME) as usize + FRONT;
             assert_eq!(log.file.content[page..page + PAGE], [number as u8; PAGE]);
@@ -182,9 +188,21 @@ mod tests {
         // Only its front once more, with another checksum.
         log.write(&[1; FRONT], HEAD + 3 * FRAME).unwrap();
         assert_eq!(log.file.content[(HEAD + 3 * FRAME) as usize..][..FRONT], [1; FRONT]);
-        log.frame(4, 0).unwrap();
-        log.frame(5, 6).unwrap();
-        assert_eq!(log.file.content.len() as i64, HEAD + 6 * FRAME);
+    }
+
+    /// As SQLite does where a sector must not be written to twice: however it is cut, nothing of it waits.
+    #[test]
+    fn nothing_waits_behind_the_frame_that_commits() {
+        let mut log = Log::begun();
+        log.frame(0, 9).unwrap();
+        log.frame(1, 9).unwrap();
+        log.write(&[9; FRONT], HEAD + 2 * FRAME).unwrap();
+        let mut at = HEAD + 2 * FRAME + FRONT as i64;
+        for length in [PAGE - FRONT, FRONT] {
+            log.write(&vec![0; length], at).unwrap();
+            at += length as i64;
+            assert_eq!(log.file.content.len() as i64, at);
+        }
     }
 
     #[test]
@@ -194,7 +212,9 @@ mod tests {
         log.file.is_full = true;
         assert_eq!(log.frame(1, 5), Err("full"));
         log.file.is_full = false;
+        log.gathered.flush(|_, _| -> Result<(), ()> { panic!("it comes back") }).unwrap();
         // The transaction was rolled back, the next one is in its place.
+        log.next_commit();
         log.frame(0, 5).unwrap();
         assert_eq!(log.file.content.len() as i64, HEAD + FRAME);
     }
