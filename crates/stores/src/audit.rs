@@ -33,7 +33,7 @@ checks! {
     "20_tenant_slots_are_not_its_open_jobs",
     "21_counts_are_not_the_jobs",
     "22_completion_task_of_an_open_job",
-    "23_retired_key_with_a_job",
+    "23_key_of_two_jobs",
     "24_parked_but_claimable",
     "25_batch_cursor_is_not_its_journal",
     "26_batch_journal_with_gaps",
@@ -49,8 +49,10 @@ checks! {
 }
 
 /// The same, of what only SQLite has.
-pub(crate) const SQLITE_CHECKS: &[(&str, &str)] =
-    &[("38_events_are_not_a_chain", include_str!("../sql/audit/38_events_are_not_a_chain.sql"))];
+pub(crate) const SQLITE_CHECKS: &[(&str, &str)] = &[
+    ("38_events_are_not_a_chain", include_str!("../sql/audit/38_events_are_not_a_chain.sql")),
+    ("39_key_of_no_era", include_str!("../sql/audit/39_key_of_no_era.sql")),
+];
 
 /// A check that is too much for a query: its name, the query that reads what was found and what was told of each
 /// job or request, and what compares the two.

@@ -12,6 +12,7 @@ use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::signals::{Signal, Signals as _};
 use sprag_engine::store::{EventView, JobFilter, Store};
+use sprag_engine::upkeep::Upkeep as _;
 use sprag_engine::worker::Handler;
 use sprag_stores::AnyStore;
 use sprag_stores::sqlite::{Durability, SqliteStore};
@@ -23,30 +24,31 @@ const JOBS: usize = 600;
 /// So many signals has one of them, so that its history takes some pages.
 const SIGNALS: usize = 200;
 
-/// A store with jobs that have ended and jobs that nobody serves.
+/// A job of the store.
+fn envelope(n: usize) -> String {
+    serde_json::json!({
+        "tenant_id": "t\u{e9}1", "request_type": "PAGES", "schema_version": "1",
+        "input_ref": "in", "output_ref": {"uri": "out"}, "payload": {"n": n, "text": "\u{1f980}"},
+    })
+    .to_string()
+}
+
+/// A store with jobs that have ended, one of which is deleted, and jobs that nobody serves.
 async fn fill(path: &Path) {
     let handler = Handler::new(|input: serde_json::Value, _, _| async move {
         if input["n"] == 1 { Err(Failure::fatal("BAD", "never")) } else { Ok(input) }
     });
-    let engine = EngineBuilder::new(SqliteStore::open(path, Durability::Process).unwrap())
-        .protocol(Protocol::new("pages.v1", "PAGES").step("read", "reader").step("keep", "keeper"))
-        .service("reader", 8, handler)
-        .start()
-        .await
-        .unwrap();
-    let envelopes: Vec<_> = (0..JOBS)
-        .map(|n| {
-            serde_json::json!({
-                "tenant_id": "t\u{e9}1", "request_type": "PAGES", "schema_version": "1",
-                "input_ref": "in", "output_ref": {"uri": "out"}, "payload": {"n": n, "text": "\u{1f980}"},
-            })
-            .to_string()
-        })
-        .collect();
-    for envelope in &envelopes {
-        engine.submit(envelope.as_bytes()).await.unwrap();
+    let engine =
+        EngineBuilder::new(SqliteStore::open_in_short_eras(path, Durability::Process).unwrap())
+            .protocol(pages())
+            .service("reader", 8, handler)
+            .start()
+            .await
+            .unwrap();
+    for n in 0..JOBS {
+        engine.submit(envelope(n).as_bytes()).await.unwrap();
     }
-    let told = engine.submit(envelopes[2].as_bytes()).await.unwrap().job_id;
+    let told = engine.submit(envelope(2).as_bytes()).await.unwrap().job_id;
     let user = rusqlite::Connection::open(path).unwrap();
     user.busy_timeout(Duration::from_secs(5)).unwrap();
     sprag_stores::sqlite::submit_in(&user, "no envelope").unwrap();
@@ -62,7 +64,24 @@ async fn fill(path: &Path) {
         let signal = Signal::new(&n.to_string(), "go", &serde_json::json!(n));
         store.signal(teller, told, signal).await.unwrap().unwrap().unwrap();
     }
+    let retired = store.retire(teller, 0, None, u32::MAX).await.unwrap();
+    assert_eq!(retired.deleted, 1, "the one that has failed");
     store.leave(teller).await.unwrap();
+}
+
+fn pages() -> Protocol {
+    Protocol::new("pages.v1", "PAGES").step("read", "reader").step("keep", "keeper")
+}
+
+/// Every job that was ever submitted is known.
+async fn expect_known(path: &Path) {
+    let store = SqliteStore::open(path, Durability::Process).unwrap();
+    let engine = EngineBuilder::new(store).protocol(pages()).start().await.unwrap();
+    for n in 0..=JOBS {
+        let created = engine.submit(envelope(n).as_bytes()).await.unwrap().created;
+        assert_eq!(created, n == JOBS, "job {n}");
+    }
+    engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
 /// A table of the user's own in the same file, with a type that no table of the schema has.
@@ -78,8 +97,8 @@ fn payments(path: &Path) -> Option<i64> {
     file.query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).ok()
 }
 
-/// Places in the feed, which are given anew.
-const PLACES: [&str; 3] = ["pos", "before", "last_event"];
+/// Places in the feed and eras of keys, which are given anew.
+const PLACES: [&str; 4] = ["pos", "before", "last_event", "era"];
 
 /// All rows of all tables but the user's and the store's own notes and counts, as text, in the order of their keys.
 fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
@@ -91,7 +110,7 @@ fn rows(path: &Path) -> Vec<(String, Vec<Vec<String>>)> {
         names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     names
         .into_iter()
-        .filter(|name| !["meta", "job_count", "payment"].contains(&name.as_str()))
+        .filter(|name| !["meta", "job_count", "era", "payment"].contains(&name.as_str()))
         .map(|name| {
             let mut all = file.prepare(&format!("SELECT * FROM {name}")).unwrap();
             let is_place = |n: &usize| PLACES.contains(&all.column_name(*n).unwrap());
@@ -266,7 +285,8 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
         "move.before_opening:1",
     ];
     let moved = move_with_kills(&here, &postgres, &kills);
-    assert_eq!(moved["moved"]["job"], JOBS);
+    assert_eq!(moved["moved"]["job"], JOBS - 1);
+    assert_eq!(moved["moved"]["retired"], 1);
     let again = sprag(&["move", "--from", &here, "--to", &postgres], "");
     again.refused("MOVE_REFUSED");
     let Err(closed) = runtime.block_on(async {
@@ -285,10 +305,7 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
     let verified = sprag(&["verify", "--store", &back, "--json"], "");
     assert_eq!(verified.json()["ok"], true);
     assert_eq!((payments(&first), payments(&last)), (Some(1), None));
-    runtime.block_on(async {
-        let store = SqliteStore::open(&last, Durability::Process).unwrap();
-        store.join("an engine").await.unwrap();
-    });
+    runtime.block_on(expect_known(&last));
 }
 
 #[test]

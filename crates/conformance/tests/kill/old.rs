@@ -1,5 +1,6 @@
 //! Jobs of the script that ended long ago, as the books say: their times are set back once they are over, so that the
-//! engine's retention deletes them while everything else of the script stays.
+//! engine's retention deletes them while everything else of the script stays. So are those of the keys that are left,
+//! but for one, so that they are forgotten.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(crate) fn protocol() -> Protocol {
     Protocol::read(text).unwrap()
 }
 
-/// Submits them, again in each life: those that are deleted are still known.
+/// Submits them, again in each life: the last one is still known, even if it is deleted.
 pub(crate) async fn submit<S: Store>(engine: &Engine<S>) {
     for n in 0..JOBS {
         let envelope = format!(
@@ -38,32 +39,34 @@ pub(crate) fn is_old(job: &JobView) -> bool {
     job.facts.tenant_id == TENANT
 }
 
-/// Whether there are more than may stay. Sets back those that are over.
+/// Whether there are more jobs or keys than may stay. Sets back those that are over.
 pub(crate) async fn is_any_left<S: Store>(store: &S, folder: &Path) -> bool {
     let tenant_id = Some(TENANT.to_owned());
     let filter = JobFilter { tenant_id, limit: 100, ..JobFilter::default() };
     let jobs = store.jobs(filter).await.unwrap();
     let is_over = |job: &JobView| job.row.state.is_terminal() && job.created_at != LONG_AGO;
     if jobs.iter().any(is_over) {
-        set_back(folder).await;
+        let times = format!("created_at = {LONG_AGO}, completed_at = {LONG_AGO}");
+        set_back(folder, "job", &times, "completed_at IS NOT NULL").await;
     }
-    jobs.len() > 1
+    let last = JOBS - 1;
+    let time = format!("retired_at = {LONG_AGO}");
+    let keys = set_back(folder, "retired", &time, &format!("dedup_key <> 'k:{last}'")).await;
+    jobs.len() > 1 || keys > 0
 }
 
-async fn set_back(folder: &Path) {
-    let sql = format!(
-        "UPDATE job SET created_at = {LONG_AGO}, completed_at = {LONG_AGO}
-         WHERE tenant_id = '{TENANT}' AND completed_at IS NOT NULL"
-    );
+/// Says how many rows it has set back.
+async fn set_back(folder: &Path, table: &str, times: &str, which: &str) -> u64 {
+    let sql = format!("UPDATE {table} SET {times} WHERE tenant_id = '{TENANT}' AND {which}");
     if let Ok(url) = std::env::var("SPRAG_PG") {
         let (client, connection) =
             tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
-        client.batch_execute(&sql.replace("UPDATE job", "UPDATE sprag.job")).await.unwrap();
+        client.execute(&sql.replace("UPDATE ", "UPDATE sprag."), &[]).await.unwrap()
     } else {
         let user = rusqlite::Connection::open(folder.join("store.db")).unwrap();
         user.busy_timeout(PATIENCE).unwrap();
-        user.execute_batch(&sql).unwrap();
+        user.execute(&sql, []).unwrap() as u64
     }
 }
 

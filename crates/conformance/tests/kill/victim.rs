@@ -101,7 +101,7 @@ async fn postgres(url: &str, role: &str) -> PostgresStore {
 fn sqlite(folder: &Path) -> SqliteStore {
     let file = folder.join("store.db");
     effects::prepare_sqlite(&file);
-    SqliteStore::open(&file, Durability::Process).unwrap_or_else(|e| gone(&e))
+    SqliteStore::open_in_short_eras(&file, Durability::Process).unwrap_or_else(|e| gone(&e))
 }
 
 /// Says why this process cannot go on, and ends it.

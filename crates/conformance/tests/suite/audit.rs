@@ -155,7 +155,7 @@ const REQUEST_GAPS: &str = "19_request_events_with_gaps";
 const SLOTS: &str = "20_tenant_slots_are_not_its_open_jobs";
 const COUNTS: &str = "21_counts_are_not_the_jobs";
 const OPEN_TASK: &str = "22_completion_task_of_an_open_job";
-const RETIRED: &str = "23_retired_key_with_a_job";
+const TWICE: &str = "23_key_of_two_jobs";
 const PARKED: &str = "24_parked_but_claimable";
 const CURSOR: &str = "25_batch_cursor_is_not_its_journal";
 const JOURNAL: &str = "26_batch_journal_with_gaps";
@@ -171,6 +171,7 @@ const INBOX: &str = "35_inbox_row_and_what_became_of_it";
 const OTHER_JOB: &str = "36_tick_that_became_another_job";
 const AHEAD: &str = "37_tick_that_its_schedule_has_not_come_to";
 const CHAIN: &str = "38_events_are_not_a_chain";
+const NO_ERA: &str = "39_key_of_no_era";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -292,6 +293,15 @@ fn to_chains<W: World>(books: &Books) -> Vec<Damage> {
     ]
 }
 
+/// What can be done to the eras of keys, where there are any.
+fn to_eras<W: World>(books: &Books) -> Vec<Damage> {
+    if !W::OWN_CHECKS.contains(&NO_ERA) {
+        return Vec::new();
+    }
+    let job = format!("job_id = {}", W::id(books.queued));
+    vec![shift(NO_ERA, books.queued, ("job", "era", 1_000), &job)]
+}
+
 /// What can be done to requests and to what stands beside jobs.
 fn to_the_rest<W: World>(books: &Books) -> Vec<Damage> {
     let request = books.request;
@@ -393,7 +403,7 @@ fn to_the_rest<W: World>(books: &Books) -> Vec<Damage> {
             mends: "DELETE FROM signal".to_owned(),
             follows: &[],
         },
-        set(RETIRED, books.done, ("retired", "dedup_key"), [&done, "'k:old'"], "1 = 1"),
+        set(TWICE, books.done, ("retired", "dedup_key"), [&done, "'k:old'"], "1 = 1"),
     ]
 }
 
@@ -503,6 +513,7 @@ on_both_stores! {
         let mut damages = to_jobs::<W>(&books);
         damages.extend(to_events::<W>(&books));
         damages.extend(to_chains::<W>(&books));
+        damages.extend(to_eras::<W>(&books));
         damages.extend(to_the_rest::<W>(&books));
         damages.extend(to_gates::<W>(&books));
         damages.extend(to_ticks::<W>(&books));

@@ -20,6 +20,7 @@ mod cycles;
 mod differential;
 mod endings;
 mod engines;
+mod eras;
 mod family;
 mod faults;
 mod feed;

@@ -40,6 +40,7 @@ CREATE TABLE job (
     tenant_id TEXT NOT NULL,
     request_type TEXT NOT NULL,
     protocol_id TEXT NOT NULL REFERENCES protocol,
+    era INTEGER NOT NULL DEFAULT 0,
     dedup_key TEXT NOT NULL,
     idempotency_key TEXT,
     idempotency_hash BLOB NOT NULL,
@@ -57,9 +58,19 @@ CREATE TABLE job (
     input_ref TEXT NOT NULL,
     output_ref TEXT NOT NULL,
     payload TEXT NOT NULL,
-    -- The key first: two of them differ at once, where all of a tenant would have to be compared as a whole.
-    UNIQUE (dedup_key, tenant_id)
+    -- The era first: new keys stand together, however many there are. Then the key: two of them differ at once, where
+    -- all of a tenant would have to be compared as a whole.
+    UNIQUE (era, dedup_key, tenant_id)
 ) WITHOUT ROWID;
+
+-- Some thousand keys that were added one after the other. New ones go to the newest era, by who is named there and has
+-- read all keys; the others have a filter that says which keys they may have.
+CREATE TABLE era (
+    era INTEGER PRIMARY KEY,
+    writer INTEGER NOT NULL,
+    filter BLOB
+);
+INSERT INTO era (era, writer) VALUES (0, 0);
 
 -- One row per attempt, never reset: activation, activity ledger, fence, outbox entry, and the message
 -- that ends it with its GUID ledger. A step is its newest attempt. A row whose countdown is above 0 is
@@ -302,13 +313,14 @@ CREATE INDEX completion_owner ON completion (owner) WHERE owner IS NOT NULL;
 
 -- What is left of a job that retention has deleted: its dedup key answers for it.
 CREATE TABLE retired (
+    era INTEGER NOT NULL DEFAULT 0,
     tenant_id TEXT NOT NULL,
     dedup_key TEXT NOT NULL,
     idempotency_hash BLOB NOT NULL,
     job_id BLOB NOT NULL,
     state INTEGER NOT NULL CHECK (state BETWEEN 4 AND 6),
     retired_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant_id, dedup_key)
+    PRIMARY KEY (era, dedup_key, tenant_id)
 ) WITHOUT ROWID;
 CREATE INDEX retired_at ON retired (retired_at);
 

@@ -46,7 +46,7 @@ const FILLING: &str = "it is being filled by a move";
 /// What a store makes of the other tables.
 const COUNTS: [&str; 1] = ["job_count"];
 /// Tables that are not copied: the store's own, and what it makes of the others.
-const OWN: [&str; 2] = ["meta", COUNTS[0]];
+const OWN: [&str; 3] = ["meta", COUNTS[0], "era"];
 
 /// How far a move is.
 #[derive(Clone, Debug)]

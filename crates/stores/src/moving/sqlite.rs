@@ -9,7 +9,7 @@ use sprag_engine::store::{Answer, Check, StoreError};
 use sprag_kernel::{Code, Refusal};
 
 use super::table::{Cell, Column, Table};
-use crate::sqlite::{Durability, audit_of, failed, known_tables, open_file, own_file};
+use crate::sqlite::{Durability, audit_of, divide, failed, known_tables, open_file, own_file};
 
 pub(super) struct SqliteSide {
     connection: Connection,
@@ -163,7 +163,8 @@ impl SqliteSide {
         })
     }
 
-    /// Counts the jobs that were written and chains their events, once more if that was done before.
+    /// Counts the jobs that were written, chains their events and begins eras of their keys, once more if that was done
+    /// before.
     pub(super) fn settle(&mut self) -> Answer<()> {
         self.run(|tx| {
             for sql in [
@@ -173,7 +174,7 @@ impl SqliteSide {
             ] {
                 tx.execute(sql, [])?;
             }
-            Ok(())
+            divide(tx)
         })
     }
 

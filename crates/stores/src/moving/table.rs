@@ -38,8 +38,8 @@ pub(super) struct Table {
 
 /// Columns that say where in the feed a row is. They are the order, and are given anew.
 const POSITION: [&str; 2] = ["xid", "pos"];
-/// Columns that name such places, which only SQLite has. It fills them in when all is there.
-const CHAIN: [&str; 2] = ["before", "last_event"];
+/// Columns that only SQLite has: they name such places, and the eras of keys. It fills them in when all is there.
+const FILLED: [&str; 3] = ["before", "last_event", "era"];
 
 impl Table {
     /// A table from all its columns; nothing if it is not to be copied.
@@ -56,7 +56,7 @@ impl Table {
             order = columns.iter().filter(|column| column.key.is_some()).cloned().collect();
             order.sort_by_key(|column| column.key);
         }
-        columns.retain(|column| !is_position(&column) && !CHAIN.contains(&column.name.as_str()));
+        columns.retain(|column| !is_position(&column) && !FILLED.contains(&column.name.as_str()));
         Some(Self { name: name.to_owned(), copied: columns, order })
     }
 

@@ -12,7 +12,9 @@ mod checkpoints;
 mod children;
 mod clock;
 mod engines;
+mod eras;
 mod feed;
+mod filters;
 mod finish;
 mod gates;
 mod graph;
@@ -67,6 +69,7 @@ pub use inbox::submit_in;
 pub use open::Durability;
 pub use work::{SqliteWork, WorkError};
 
+pub(crate) use eras::divide;
 pub(crate) use open::own as own_file;
 pub(crate) use rows::failed;
 
@@ -118,17 +121,24 @@ impl SqliteStore {
 
     /// Opens a store to look at it, beside a running engine or without one.
     pub fn look(path: &Path) -> Answer<Self> {
-        Self::start(path, Durability::Full, None, &Self::schema(), None)
+        Self::start(path, Durability::Full, None, (&Self::schema(), eras::KEYS), None)
     }
 
     /// Opens a store to look at it, with a time that a test owns.
     pub fn look_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
-        Self::start(path, Durability::Process, Some(clock), &Self::schema(), None)
+        Self::start(path, Durability::Process, Some(clock), (&Self::schema(), eras::FEW), None)
     }
 
     /// Opens a store whose time a test owns.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
-        Self::open_as(path, Durability::Process, Some(clock), &Self::schema())
+        let (schema, lock) = (Self::schema(), Some(open::own(path)?));
+        Self::start(path, Durability::Process, Some(clock), (&schema, eras::FEW), lock)
+    }
+
+    /// Opens a store whose keys begin a new era every few jobs, so that a test sees many of them.
+    pub fn open_in_short_eras(path: &Path, durability: Durability) -> Answer<Self> {
+        let (schema, lock) = (Self::schema(), Some(open::own(path)?));
+        Self::start(path, durability, None, (&schema, eras::FEW), lock)
     }
 
     /// Opens a store as a binary that knows this schema would.
@@ -138,7 +148,7 @@ impl SqliteStore {
         clock: Option<TestClock>,
         schema: &Schema,
     ) -> Answer<Self> {
-        Self::start(path, durability, clock, schema, Some(open::own(path)?))
+        Self::start(path, durability, clock, (schema, eras::KEYS), Some(open::own(path)?))
     }
 
     /// Rows written and transactions committed since it was opened, as SQLite counts them: what triggers
@@ -157,7 +167,7 @@ impl SqliteStore {
         path: &Path,
         durability: Durability,
         clock: Option<TestClock>,
-        schema: &Schema,
+        (schema, keys): (&Schema, usize),
         lock: Option<File>,
     ) -> Answer<Self> {
         let (mut connection, since) = open::open(path, durability, schema)?;
@@ -166,7 +176,8 @@ impl SqliteStore {
         let clock = clock.map_or(since, clock::Clock::Test);
         let log = log::Log::start(open::unsynced(&connection, durability)?);
         let readers = readers::Readers::of(path, clock.clone(), log.durable());
-        let writer = writer::Writer::start(connection, clock, log)?;
+        let eras = eras::Eras::of(keys);
+        let writer = writer::Writer::start(connection, clock, eras, log)?;
         Ok(Self { writer, readers, lock, version: schema.version() })
     }
 }

@@ -2,8 +2,8 @@
 //! statement that changes it anyway.
 //!
 //! There is one writer at a time, so positions are in the order of commits. Another process may have written between two
-//! transactions: each looks for the newest position once, and counts on from there. One that is given out and not written, for
-//! a job that is known already or by a call that is taken back, leaves a gap, which readers of the feed step over.
+//! transactions: each looks for the newest position once, and counts on from there. One that is given out and not written, by
+//! a call that is taken back, leaves a gap, which readers of the feed step over.
 
 use std::cell::Cell;
 

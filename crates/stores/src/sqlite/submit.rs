@@ -9,6 +9,7 @@ use sprag_kernel::keys::{DedupKey, Hash, Mode};
 use sprag_kernel::{ActivityLedger, Code, JobState, Refusal};
 
 use super::engines::expect_alive;
+use super::filters::Mark;
 use super::rows::{failed, state};
 use super::upkeep::Exceptions;
 use super::writer::Tx;
@@ -43,8 +44,8 @@ pub(super) fn submit(
     jobs: &[NewJob],
 ) -> Answer<Vec<Result<Submitted, Refusal>>> {
     expect_alive(tx, engine)?;
-    let exceptions = Exceptions::look(tx)?;
-    jobs.iter().map(|job| submit_in_slice(tx, engine, job, exceptions)).collect()
+    let slice = Slice::begin(tx, engine)?;
+    jobs.iter().map(|job| slice.submit(job)).collect()
 }
 
 /// A job that is part of something else.
@@ -53,46 +54,126 @@ pub(super) fn submit_one(
     engine: EngineNo,
     job: &NewJob,
 ) -> Answer<Result<Submitted, Refusal>> {
-    submit_in_slice(tx, engine, job, Exceptions::look(tx)?)
+    Slice::begin(tx, engine)?.submit(job)
 }
 
-fn submit_in_slice(
-    tx: &Tx<'_>,
+/// What holds for all jobs of a slice.
+struct Slice<'a> {
+    tx: &'a Tx<'a>,
     engine: EngineNo,
-    job: &NewJob,
     exceptions: Exceptions,
-) -> Answer<Result<Submitted, Refusal>> {
-    // Nearly all jobs are new: where nothing must be known before one is written, the row's own key says that it is not.
-    let mut found = if exceptions.is_key_looked_up { find(tx, job)? } else { None };
-    if found.is_none() {
-        if exceptions.is_any_limited
-            && let Err(refusal) = take_slot(tx, job)?
+    /// What new keys belong to.
+    era: i64,
+}
+
+impl<'a> Slice<'a> {
+    fn begin(tx: &'a Tx<'a>, engine: EngineNo) -> Answer<Self> {
+        let (exceptions, era) = (Exceptions::look(tx)?, tx.eras().newest(tx)?);
+        Ok(Self { tx, engine, exceptions, era })
+    }
+
+    fn submit(&self, job: &NewJob) -> Answer<Result<Submitted, Refusal>> {
+        let mark = Mark::of(&job.facts.tenant_id, &job.facts.dedup_key);
+        if let Some((job_id, hash, state)) = self.find(job, mark)? {
+            let known = Known { job_id: &job_id.to_string(), hash };
+            return Ok(decide(Some(known), job.facts.hash).map(|_| {
+                // The id tells a repeat of this very call, after its outcome was lost.
+                Submitted { job_id, state, created: job_id == job.facts.job_id }
+            }));
+        }
+        if self.exceptions.is_any_limited
+            && let Err(refusal) = take_slot(self.tx, job)?
         {
             return Ok(Err(refusal));
         }
+        self.insert(job)?;
+        self.tx.eras().added(self.era, mark);
         let job_id = job.facts.job_id;
-        if insert(tx, engine, job, job.enter && !exceptions.is_any_paused)? {
-            return Ok(Ok(Submitted { job_id, state: JobState::Queued, created: true }));
-        }
-        found = find(tx, job)?;
+        Ok(Ok(Submitted { job_id, state: JobState::Queued, created: true }))
     }
-    let (job_id, hash, state) =
-        found.ok_or_else(|| StoreError::Poison("a job could not be written".to_owned()))?;
-    let known = Known { job_id: &job_id.to_string(), hash };
-    Ok(decide(Some(known), job.facts.hash).map(|_| {
-        // The id tells a repeat of this very call, after its outcome was lost.
-        Submitted { job_id, state, created: job_id == job.facts.job_id }
-    }))
-}
 
-fn find(tx: &Tx<'_>, job: &NewJob) -> Answer<Option<(JobId, Hash, JobState)>> {
-    let sql = include_str!("../../sql/sqlite/find_known.sql");
-    let named = params![job.facts.tenant_id, job.facts.dedup_key];
-    let found: Option<([u8; 16], [u8; 32], u8)> =
-        tx.find(sql, named, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    found
-        .map(|(id, hash, code)| Ok((JobId::from_bytes(id), Hash::from_bytes(hash), state(code)?)))
-        .transpose()
+    /// Who has the key of a job: nearly always nobody, and then no row is looked at.
+    fn find(&self, job: &NewJob, mark: Mark) -> Answer<Option<(JobId, Hash, JobState)>> {
+        let sql = include_str!("../../sql/sqlite/find_known.sql");
+        for era in self.tx.eras().may_have(mark) {
+            let named = params![era, job.facts.dedup_key, job.facts.tenant_id];
+            let found: Option<([u8; 16], [u8; 32], u8)> =
+                self.tx.find(sql, named, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            if let Some((id, hash, code)) = found {
+                let known = (JobId::from_bytes(id), Hash::from_bytes(hash), state(code)?);
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a job, which has a key that nobody has.
+    fn insert(&self, job: &NewJob) -> Answer<()> {
+        let (tx, may_enter) = (self.tx, job.enter && !self.exceptions.is_any_paused);
+        let facts = &job.facts;
+        let created = tx.next_position()?;
+        tx.execute(
+            include_str!("../../sql/sqlite/insert_job.sql"),
+            params![
+                facts.job_id.as_bytes(),
+                tx.now,
+                job.steps.len(),
+                facts.tenant_id,
+                facts.request_type,
+                facts.protocol_id,
+                facts.dedup_key,
+                facts.idempotency_key,
+                facts.hash.as_bytes(),
+                i64::from(facts.mode == Mode::Burst),
+                facts.doc_id,
+                facts.route.lane,
+                facts.route.key,
+                facts.priority,
+                facts.correlation_id,
+                facts.traceparent,
+                facts.rerun_of.as_ref().map(JobId::as_bytes),
+                facts.schema_version,
+                facts.input_ref,
+                facts.output_ref,
+                facts.payload,
+                job.initial(),
+                job.is_graph,
+                created,
+                self.era,
+            ],
+        )?;
+        tx.tally.born(JobState::Queued);
+        crash_point("submit.after_job");
+        let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
+        for (index, step) in job.steps.iter().enumerate().filter(born) {
+            let first = Activation::of(tx, self.engine, job, (index, may_enter));
+            tx.execute(
+                include_str!("../../sql/sqlite/insert_attempt.sql"),
+                params![
+                    facts.job_id.as_bytes(),
+                    index,
+                    first.ledger.get(),
+                    first.owner,
+                    first.ready_at,
+                    first.timer_at,
+                    tx.now,
+                    facts.priority + step.priority,
+                    step.step_id,
+                    step.step_type,
+                    step.service,
+                    step.begins.countdown(),
+                    i64::try_from(step.delay_ms).unwrap_or(i64::MAX / 2),
+                    job.gate(index),
+                    step.limit.and_then(|limit| limit.max),
+                    step.limit.and_then(|limit| limit.gap_us),
+                ],
+            )?;
+        }
+        crash_point("submit.after_attempts");
+        let sql =
+            "INSERT INTO event (pos, job_id, n, at, changes) VALUES (?1, ?2, 1, ?3, 'created')";
+        tx.execute(sql, params![created, facts.job_id.as_bytes(), tx.now]).map(|_| ())
+    }
 }
 
 /// A slot of the tenant, if it has a limit and the job counts against it.
@@ -113,74 +194,6 @@ fn take_slot(tx: &Tx<'_>, job: &NewJob) -> Answer<Result<(), Refusal>> {
     tx.execute(sql, params![tenant_id, slots.open_jobs])?;
     crash_point("submit.after_slot");
     Ok(Ok(()))
-}
-
-/// Writes a job, unless there is one with its key; says whether it did.
-fn insert(tx: &Tx<'_>, engine: EngineNo, job: &NewJob, may_enter: bool) -> Answer<bool> {
-    let facts = &job.facts;
-    let created = tx.next_position()?;
-    let written = tx.execute(
-        include_str!("../../sql/sqlite/insert_job.sql"),
-        params![
-            facts.job_id.as_bytes(),
-            tx.now,
-            job.steps.len(),
-            facts.tenant_id,
-            facts.request_type,
-            facts.protocol_id,
-            facts.dedup_key,
-            facts.idempotency_key,
-            facts.hash.as_bytes(),
-            i64::from(facts.mode == Mode::Burst),
-            facts.doc_id,
-            facts.route.lane,
-            facts.route.key,
-            facts.priority,
-            facts.correlation_id,
-            facts.traceparent,
-            facts.rerun_of.as_ref().map(JobId::as_bytes),
-            facts.schema_version,
-            facts.input_ref,
-            facts.output_ref,
-            facts.payload,
-            job.initial(),
-            job.is_graph,
-            created,
-        ],
-    )?;
-    if written == 0 {
-        return Ok(false);
-    }
-    tx.tally.born(JobState::Queued);
-    crash_point("submit.after_job");
-    let born = |(_, step): &(usize, &NewStep)| step.begins != Begins::Unborn;
-    for (index, step) in job.steps.iter().enumerate().filter(born) {
-        let first = Activation::of(tx, engine, job, (index, may_enter));
-        tx.execute(
-            include_str!("../../sql/sqlite/insert_attempt.sql"),
-            params![
-                facts.job_id.as_bytes(),
-                index,
-                first.ledger.get(),
-                first.owner,
-                first.ready_at,
-                first.timer_at,
-                tx.now,
-                facts.priority + step.priority,
-                step.step_id,
-                step.step_type,
-                step.service,
-                step.begins.countdown(),
-                i64::try_from(step.delay_ms).unwrap_or(i64::MAX / 2),
-                job.gate(index),
-                step.limit.and_then(|limit| limit.max),
-                step.limit.and_then(|limit| limit.gap_us),
-            ],
-        )?;
-    }
-    crash_point("submit.after_attempts");
-    let sql = "INSERT INTO event (pos, job_id, n, at, changes) VALUES (?1, ?2, 1, ?3, 'created')";
-    tx.execute(sql, params![created, facts.job_id.as_bytes(), tx.now]).map(|_| true)
 }
 
 /// How the first attempt of a step begins: if it is activated, it is entered, ready or waiting for its

@@ -28,19 +28,14 @@ pub(super) struct Exceptions {
     pub(super) is_any_paused: bool,
     /// Whether any tenant may have so many open jobs only.
     pub(super) is_any_limited: bool,
-    /// Whether the key of a job must be looked up before it is written: a slot is taken for a new one only, and what
-    /// retention has deleted is known by its key alone.
-    pub(super) is_key_looked_up: bool,
 }
 
 impl Exceptions {
     pub(super) fn look(tx: &Tx<'_>) -> Answer<Self> {
         let has_row = |sql| -> Answer<bool> { Ok(tx.find(sql, [], |_| Ok(()))?.is_some()) };
-        let is_any_limited = has_row("SELECT 1 FROM tenant LIMIT 1")?;
         Ok(Self {
             is_any_paused: has_row("SELECT 1 FROM service LIMIT 1")?,
-            is_any_limited,
-            is_key_looked_up: is_any_limited || has_row("SELECT 1 FROM retired LIMIT 1")?,
+            is_any_limited: has_row("SELECT 1 FROM tenant LIMIT 1")?,
         })
     }
 }
@@ -207,7 +202,13 @@ pub(super) fn retire(
 pub(super) fn forget(tx: &Tx<'_>, engine: EngineNo, keep_ms: Millis, limit: u32) -> Answer<usize> {
     expect_alive(tx, engine)?;
     let until = tx.now - i64::try_from(keep_ms).unwrap_or(i64::MAX / 2);
-    tx.execute(include_str!("../../sql/sqlite/forget_retired.sql"), params![until, limit])
+    let sql = include_str!("../../sql/sqlite/forget_retired.sql");
+    let forgotten = tx.execute(sql, params![until, limit])?;
+    if forgotten > 0 {
+        crash_point("forget.after_keys");
+        tx.eras().forget_empty(tx)?;
+    }
+    Ok(forgotten)
 }
 
 pub(super) fn counts(tx: &Tx<'_>) -> Answer<Counts> {

@@ -24,6 +24,7 @@ use sprag_engine::store::{Answer, StoreError};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
+use super::eras::Eras;
 use super::log::{Answering, Log};
 use super::pair::Pair;
 use super::positions::Positions;
@@ -48,6 +49,7 @@ pub(super) struct Tx<'a> {
     pub(super) tally: Tally,
     pub(super) positions: Positions,
     prepared: &'a dyn Prepared,
+    eras: Option<&'a Eras>,
     limit: Option<&'a Limit>,
 }
 
@@ -55,7 +57,8 @@ impl<'a> Tx<'a> {
     /// What a call sees that only reads.
     pub(super) fn reading(connection: &'a Connection, now: i64) -> Self {
         let (tally, positions) = (Tally::default(), Positions::default());
-        Self { connection, now, tally, positions, prepared: connection, limit: None }
+        let (eras, limit) = (None, None);
+        Self { connection, now, tally, positions, prepared: connection, eras, limit }
     }
 }
 
@@ -75,6 +78,11 @@ impl Limit {
 }
 
 impl Tx<'_> {
+    /// What is known of the eras of keys.
+    pub(super) fn eras(&self) -> &Eras {
+        self.eras.expect("the writer adds and deletes keys, nobody else")
+    }
+
     /// Runs something whose statements are ended after `limit`. Says whether it took longer, too.
     pub(super) fn limited<T>(&self, limit: Duration, run: impl FnOnce() -> T) -> (T, bool) {
         let until = Instant::now() + limit;
@@ -207,6 +215,7 @@ impl Writer {
     pub(super) fn start(
         connection: Connection,
         clock: Clock,
+        eras: Eras,
         log: Log,
     ) -> Result<Self, StoreError> {
         let (calls, queue) = sync_channel(QUEUE);
@@ -223,8 +232,8 @@ impl Writer {
             .spawn(move || {
                 let prepared = Statements::of(&connection);
                 let (connection, prepared) = (&connection, &prepared);
-                let (clock, limit, log) = (&clock, &*limit, &log);
-                let disk = Disk { connection, prepared, clock, limit, log };
+                let (clock, eras, limit, log) = (&clock, &eras, &*limit, &log);
+                let disk = Disk { connection, prepared, clock, eras, limit, log };
                 write(&disk, &counted, &queue);
             })
             .expect("a thread can be started");
@@ -304,6 +313,7 @@ struct Disk<'a> {
     connection: &'a Connection,
     prepared: &'a dyn Prepared,
     clock: &'a Clock,
+    eras: &'a Eras,
     limit: &'a Limit,
     log: &'a Log,
 }
@@ -421,7 +431,7 @@ fn commit(disk: &Disk<'_>, group: &mut [Box<dyn Call>]) -> rusqlite::Result<()> 
 
 /// Begins a transaction, and commits it if `run` says that what it wrote is to be kept; says so, too.
 fn began(
-    Disk { connection, prepared, clock, limit, log }: &Disk<'_>,
+    Disk { connection, prepared, clock, eras, limit, log }: &Disk<'_>,
     has_work: bool,
     run: impl FnOnce(&Tx<'_>) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<bool> {
@@ -429,8 +439,9 @@ fn began(
     let before = connection.total_changes();
     let outcome = connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| {
         let now = clock.now();
-        let (tally, positions, limit) = (Tally::default(), Positions::default(), Some(*limit));
-        let tx = Tx { connection, now, tally, positions, prepared: *prepared, limit };
+        let (tally, positions) = (Tally::default(), Positions::default());
+        let (eras, limit) = (Some(*eras), Some(*limit));
+        let tx = Tx { connection, now, tally, positions, prepared: *prepared, eras, limit };
         let is_kept = run(&tx)?;
         if is_kept {
             tx.tally.write(connection)?;
@@ -446,6 +457,10 @@ fn began(
     if !connection.is_autocommit() {
         // If even this fails the connection is gone, and so is the transaction.
         let _ = connection.execute_batch("ROLLBACK");
+    }
+    match outcome {
+        Ok(true) => eras.committed(),
+        Ok(false) | Err(_) => eras.rolled_back(),
     }
     outcome
 }
@@ -466,6 +481,7 @@ fn savepoint(tx: &Tx<'_>, call: &mut dyn Call) -> rusqlite::Result<()> {
         tx.tally.write(tx.connection)?;
     } else {
         tx.tally.forget();
+        tx.eras().rolled_back();
         run("ROLLBACK TO call")?;
     }
     run("RELEASE call")?;

@@ -39,9 +39,20 @@ pub const TABLES: [&str; 22] = [
     "token token_id hash# scopes tenant_id label created_at expires_at revoked_at",
 ];
 
-/// What is each store's own: where an event is in the order of commits, how those of a job are found, and who counts.
-const OWN: [&str; 5] =
-    ["event.pos", "event.xid", "event.before", "job.last_event", "job_count.shard"];
+/// What is each store's own: where an event is in the order of commits, how those of a job and the job of a key are found,
+/// and who counts.
+const OWN: [&str; 10] = [
+    "event.pos",
+    "event.xid",
+    "event.before",
+    "job.last_event",
+    "job_count.shard",
+    "era.era",
+    "era.writer",
+    "era.filter",
+    "job.era",
+    "retired.era",
+];
 
 /// What people read instead, with all columns; compared when a world ends.
 pub const VIEWS: [&str; 3] = [
