@@ -141,3 +141,31 @@ fn on_sqlite_attempts_are_found_by_their_whole_keys_and_none_that_is_over_is_loo
     }
     assert!(seen > 8, "the statements are where they were: {seen}");
 }
+
+/// The end of every step once had SQLite copy each page before it was written, in case that a function should fail: the
+/// guard of its trigger was `changes() = 1`.
+#[test]
+fn on_sqlite_the_end_of_a_step_calls_no_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.db");
+    drop(SqliteStore::open(&file, Durability::Process).unwrap());
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    let calls = |sql: &str| {
+        let mut explain = connection.prepare(&format!("EXPLAIN {sql}")).unwrap();
+        let mut rows = explain.raw_query();
+        let (mut updates, mut calls) = (0, 0);
+        while let Some(row) = rows.next().unwrap() {
+            let code: String = row.get(1).unwrap();
+            updates += usize::from(code == "Program");
+            calls += usize::from(code.ends_with("Function") || code.ends_with("Func"));
+        }
+        assert_eq!(updates, 1, "it is one of a trigger: {sql}");
+        calls
+    };
+    let named = statements("sqlite");
+    let sql = |name| &named.iter().find(|(known, _)| *known == name).unwrap().1;
+    for name in ["finish", "advance", "finish_more"] {
+        assert_eq!(calls(sql(name)), 0, "{name}");
+    }
+    assert!(calls(sql("finish_graph")) > 0, "functions are seen");
+}

@@ -425,52 +425,55 @@ BEGIN
         AND branch = NEW.branch AND turn = NEW.turn AND attempt_no = NEW.attempt_no;
 END;
 
--- Steps 1 to 3 of an ending message of a sequence, as one statement: an INSERT into one of three views. The guard is in
--- the update of the attempt, whose row is the message's too; what follows it looks whether that held. What the digits and
--- states become is handed in, decided by the kernel.
--- SQLite makes ready for whatever a trigger can write, every time, which takes as long as to write it. So what nearly all
--- messages need stands by itself: they have succeeded, hold no slot of a gate, and nothing follows, or the next step,
--- entered for an engine that has a slot for it. With a range of one key SQLite writes a row where it has found it; by an
--- equation it would look for its place once more.
+-- Steps 1 to 3 of an ending message of a sequence, as one statement: an INSERT into one of three views. The guard is the
+-- trigger's condition: it reads the row of the attempt, which is the message's too. What the digits and states become is
+-- handed in, decided by the kernel.
+-- A function in such a trigger, be it `changes()`, would have SQLite copy every page before it is written, since it takes
+-- any function for one that can fail. And it makes ready for whatever a trigger can write, every time, which takes as long as
+-- to write it: so what nearly all messages need stands by itself. They have succeeded, hold no slot of a gate, and nothing
+-- follows, or the next step, entered for an engine that has a slot for it. With a range of one key SQLite writes a row
+-- where it has found it; by an equation it would look for its place once more.
 CREATE VIEW finish_op AS
 SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no, NULL AS attempt_version, NULL AS job_version,
     NULL AS now, NULL AS step_to, NULL AS ledger, NULL AS guid, NULL AS semaphore, NULL AS job_to,
     NULL AS completed_at, NULL AS engine_no, NULL AS event;
 
 CREATE TRIGGER finish_op_insert INSTEAD OF INSERT ON finish_op
+WHEN (SELECT version = NEW.attempt_version AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL FROM attempt
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no = NEW.attempt_no)
 BEGIN
     UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid, children = 0,
         version = version + 1, owner = NULL, updated_at = NEW.now, completed_at = NEW.now
     WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
-        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no AND version = NEW.attempt_version
-        AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL;
+        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no;
 
     UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1, events = events + 1,
         last_event = NEW.event, updated_at = NEW.now, completed_at = NEW.completed_at
-    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0
-        AND changes() = 1;
+    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0;
 END;
 
 -- The same for a message after which the next step is entered for an engine that has a slot for it.
 CREATE VIEW advance_op AS SELECT * FROM finish_op;
 
 CREATE TRIGGER advance_op_insert INSTEAD OF INSERT ON advance_op
+WHEN (SELECT version = NEW.attempt_version AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL FROM attempt
+    WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
+        AND attempt_no = NEW.attempt_no)
 BEGIN
     UPDATE attempt SET state = NEW.step_to, ledger = NEW.ledger, guid = NEW.guid, children = 1,
         version = version + 1, owner = NULL, updated_at = NEW.now, completed_at = NEW.now
     WHERE job_id = NEW.job_id AND step_index = NEW.step_index AND branch = NEW.branch AND turn = NEW.turn
-        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no AND version = NEW.attempt_version
-        AND guid / 1000000000 % 10 = 0 AND admitted_at IS NULL;
+        AND attempt_no BETWEEN NEW.attempt_no AND NEW.attempt_no;
 
     UPDATE job SET state = NEW.job_to, semaphore = NEW.semaphore, version = version + 1, events = events + 1,
         last_event = NEW.event, current_step = current_step + 1, updated_at = NEW.now
-    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0
-        AND changes() = 1;
+    WHERE job_id BETWEEN NEW.job_id AND NEW.job_id AND version = NEW.job_version AND semaphore > 0;
 
     UPDATE attempt SET version = version + 1, updated_at = NEW.now, ledger = ledger + 1000000000000,
         owner = NEW.engine_no
     WHERE job_id = NEW.job_id AND step_index = NEW.step_index + 1 AND branch = NEW.branch AND turn = NEW.turn
-        AND attempt_no BETWEEN 1 AND 1 AND changes() = 1;
+        AND attempt_no BETWEEN 1 AND 1;
 END;
 
 -- The same for every other message: it has failed or its job is being cancelled, it gives back a slot, another attempt
@@ -525,9 +528,10 @@ BEGIN
             AND a.turn = NEW.turn AND a.attempt_no = NEW.attempt_no), NULL)
     WHERE job_id = NEW.job_id;
 
+    -- Keys of children begin with 'c:'.
     UPDATE tenant SET open_jobs = open_jobs - 1
     WHERE NEW.semaphore = 0 AND tenant_id = (SELECT tenant_id FROM job
-        WHERE job_id = NEW.job_id AND substr(dedup_key, 1, 2) <> 'c:');
+        WHERE job_id = NEW.job_id AND dedup_key NOT BETWEEN 'c:' AND 'c;');
 
     INSERT INTO completion (job_id, task, due_at, created_at)
     SELECT NEW.job_id, value, NEW.now, NEW.now FROM json_each(NEW.tasks)
