@@ -62,26 +62,20 @@ impl AnyStore {
     pub async fn open(url: &str) -> Answer<Self> {
         match place(url)? {
             Place::File(path) => SqliteStore::open(path, Durability::Full).map(Self::Sqlite),
-            Place::Database(url) => Self::connect(url).await,
+            Place::Database(url) => {
+                PostgresStore::open(&PostgresOptions::new(url)).await.map(Self::Postgres)
+            }
         }
     }
 
-    /// Opens the store of a URL to look at it, beside a running engine or without one. A file must be
-    /// there already.
+    /// Opens the store of a URL to look at it, beside a running engine or without one. It must be there.
     pub async fn look(url: &str) -> Answer<Self> {
         match place(url)? {
-            Place::File(path) if !path.is_file() => Err(StoreError::Refused(
-                Refusal::new(Code::InputUnreadable)
-                    .with("what", path.display().to_string())
-                    .with("reason", "there is no such file"),
-            )),
             Place::File(path) => SqliteStore::look(path).map(Self::Sqlite),
-            Place::Database(url) => Self::connect(url).await,
+            Place::Database(url) => {
+                PostgresStore::look(&PostgresOptions::new(url)).await.map(Self::Postgres)
+            }
         }
-    }
-
-    async fn connect(url: &str) -> Answer<Self> {
-        PostgresStore::open(&PostgresOptions::new(url)).await.map(Self::Postgres)
     }
 }
 

@@ -21,7 +21,11 @@ pub struct Migration {
 
 /// The schema as a binary knows it: its migrations, in order.
 #[derive(Clone, Debug)]
-pub struct Schema(Vec<Migration>);
+pub struct Schema {
+    steps: Vec<Migration>,
+    /// Whether a store is made where there is none.
+    creates: bool,
+}
 
 impl Schema {
     /// The steps of a binary. Versions rise by one from 1, and compatibility never comes back.
@@ -31,17 +35,34 @@ impl Schema {
             assert_eq!((pair.0.version, pair.1.version), (n as i64 + 1, n as i64 + 2));
             assert!(pair.0.oldest_compatible <= pair.1.oldest_compatible);
         }
-        Self(steps)
+        Self { steps, creates: true }
+    }
+
+    /// The same for whoever comes to look: a file or database without a store is refused, and left as it is.
+    pub(crate) fn of_a_store(self) -> Self {
+        Self { creates: false, ..self }
     }
 
     /// The newest version that the binary knows.
     pub fn version(&self) -> i64 {
-        self.0.last().expect("there is a first version").version
+        self.steps.last().expect("there is a first version").version
     }
 
     /// What a store of this version still lacks; 0 for an empty one.
     pub(crate) fn missing(&self, present: i64) -> impl Iterator<Item = &Migration> {
-        self.0.iter().filter(move |step| step.version > present)
+        self.steps.iter().filter(move |step| step.version > present)
+    }
+
+    /// Refuses `place` if there is no store and none is to be made.
+    pub(crate) fn expect_store(&self, is_there: bool, place: &str) -> Answer<()> {
+        if is_there || self.creates {
+            return Ok(());
+        }
+        Err(StoreError::Refused(
+            Refusal::new(Code::InputUnreadable)
+                .with("what", place.to_owned())
+                .with("reason", "there is no store of sprag in it"),
+        ))
     }
 
     /// Refuses a store whose oldest compatible version is above this binary's.

@@ -84,6 +84,11 @@ impl PostgresStore {
         Self::open_as(options, None, Self::schema()).await
     }
 
+    /// Opens a store to look at it, beside running engines or without one. It must be there.
+    pub async fn look(options: &PostgresOptions) -> Answer<Self> {
+        Self::open_as(options, None, Self::schema().of_a_store()).await
+    }
+
     /// Opens a store whose time a test owns.
     pub async fn open_with_clock(options: &PostgresOptions, clock: TestClock) -> Answer<Self> {
         Self::open_as(options, Some(clock), Self::schema()).await

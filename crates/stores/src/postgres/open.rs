@@ -124,14 +124,17 @@ async fn migrate_in(tx: &Transaction<'_>, schema: &Schema) -> Answer<i64> {
         tx.batch_execute(PATIENCE).await?;
         let server = tx.query_one("SELECT current_setting('server_version_num')::integer", &[]);
         let server: i32 = server.await?.try_get(0)?;
-        let has_meta = tx.query_one("SELECT to_regclass('sprag.meta') IS NOT NULL", &[]).await?;
-        Ok((server, has_meta.try_get::<_, bool>(0)?))
+        let sql = "SELECT to_regclass('sprag.meta') IS NOT NULL, current_database()::text";
+        let found = tx.query_one(sql, &[]).await?;
+        Ok((server, found.try_get::<_, bool>(0)?, found.try_get::<_, String>(1)?))
     };
-    let (server, has_meta) = run.await.map_err(|error: tokio_postgres::Error| failed(&error))?;
+    let (server, has_meta, database) =
+        run.await.map_err(|error: tokio_postgres::Error| failed(&error))?;
     if server < OLDEST_SERVER {
         let reason = format!("the server is {server}, at least {OLDEST_SERVER} is needed");
         return Err(StoreError::Unavailable(reason));
     }
+    schema.expect_store(has_meta, &format!("database {database}"))?;
     let (present, mut oldest) = if has_meta { versions(tx).await? } else { (0, 1) };
     for step in schema.missing(present) {
         oldest = oldest.max(step.oldest_compatible);

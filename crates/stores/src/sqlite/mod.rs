@@ -70,7 +70,7 @@ pub use open::Durability;
 pub use work::{SqliteWork, WorkError};
 
 pub(crate) use eras::divide;
-pub(crate) use open::own as own_file;
+pub(crate) use open::{expect_file, own as own_file};
 pub(crate) use rows::failed;
 
 /// How often the file is asked whether somebody beside the engine has written to it: an envelope for the inbox, a
@@ -80,6 +80,11 @@ const FOREIGN: Duration = Duration::from_millis(250);
 /// A connection to a file of this binary's schema.
 pub(crate) fn open_file(path: &Path, durability: Durability) -> Answer<rusqlite::Connection> {
     open::open(path, durability, &open::schema()).map(|(connection, _)| connection)
+}
+
+/// The same to a file that must hold a store already.
+pub(crate) fn open_store(path: &Path, durability: Durability) -> Answer<rusqlite::Connection> {
+    open::open(path, durability, &open::schema().of_a_store()).map(|(connection, _)| connection)
 }
 
 /// The newest version of the schema that this binary knows.
@@ -119,9 +124,11 @@ impl SqliteStore {
         Self::open_as(path, durability, None, &Self::schema())
     }
 
-    /// Opens a store to look at it, beside a running engine or without one.
+    /// Opens a store to look at it, beside a running engine or without one. It must be there.
     pub fn look(path: &Path) -> Answer<Self> {
-        Self::start(path, Durability::Full, None, (&Self::schema(), eras::KEYS), None)
+        open::expect_file(path)?;
+        let schema = Self::schema().of_a_store();
+        Self::start(path, Durability::Full, None, (&schema, eras::KEYS), None)
     }
 
     /// Opens a store to look at it, with a time that a test owns.

@@ -32,12 +32,26 @@ pub enum Durability {
     Process,
 }
 
+/// Refuses a path at which no file is: SQLite would make one.
+pub(crate) fn expect_file(path: &Path) -> Answer<()> {
+    if path.is_file() {
+        return Ok(());
+    }
+    Err(StoreError::Refused(
+        Refusal::new(Code::InputUnreadable)
+            .with("what", path.display().to_string())
+            .with("reason", "there is no such file"),
+    ))
+}
+
 pub(super) fn open(
     path: &Path,
     durability: Durability,
     schema: &Schema,
 ) -> Answer<(Connection, Clock)> {
     let mut connection = sprag_wal::open(path).map_err(|error| failed(&error))?;
+    let is_there = has_meta(&connection).map_err(|error| failed(&error))?;
+    schema.expect_store(is_there, &path.display().to_string())?;
     configure(&connection, durability).map_err(|error| failed(&error))?;
     migrate(&mut connection, schema)?;
     let latest: Option<i64> = connection
@@ -126,13 +140,10 @@ fn migrate(connection: &mut Connection, schema: &Schema) -> Answer<()> {
     let tx = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(|error| failed(&error))?;
-    let has_meta: Option<i64> = tx
-        .query_row("SELECT 1 FROM sqlite_master WHERE name = 'meta'", [], |row| row.get(0))
-        .optional()
-        .map_err(|error| failed(&error))?;
-    let (present, mut oldest) = match has_meta {
-        Some(_) => (version(&tx, "schema_version")?, version(&tx, "oldest_compatible")?),
-        None => (0, 1),
+    let (present, mut oldest) = if has_meta(&tx).map_err(|error| failed(&error))? {
+        (version(&tx, "schema_version")?, version(&tx, "oldest_compatible")?)
+    } else {
+        (0, 1)
     };
     for step in schema.missing(present) {
         oldest = oldest.max(step.oldest_compatible);
@@ -140,6 +151,12 @@ fn migrate(connection: &mut Connection, schema: &Schema) -> Answer<()> {
     }
     schema.admit(oldest)?;
     tx.commit().map_err(|error| failed(&error))
+}
+
+/// Whether there is a store in the file.
+fn has_meta(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta')";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 fn version(tx: &Transaction<'_>, key: &str) -> Answer<i64> {
