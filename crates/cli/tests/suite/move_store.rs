@@ -8,12 +8,14 @@ use rusqlite::types::Value;
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::EngineBuilder;
-use sprag_engine::ids::JobId;
+use sprag_engine::ids::{JobId, RequestId};
 use sprag_engine::protocol::Protocol;
+use sprag_engine::requests::{NewRequest, RequestFacts, RequestStore as _};
 use sprag_engine::signals::{Signal, Signals as _};
-use sprag_engine::store::{EventView, JobFilter, Store};
+use sprag_engine::store::{EventView, JobFilter, Store, StoreError};
 use sprag_engine::upkeep::Upkeep as _;
 use sprag_engine::worker::Handler;
+use sprag_kernel::keys::Hash;
 use sprag_stores::AnyStore;
 use sprag_stores::sqlite::{Durability, SqliteStore};
 use tokio::runtime::Runtime;
@@ -174,7 +176,11 @@ fn url(path: &Path) -> String {
 
 /// A new database.
 fn database(runtime: &Runtime, cluster: &Cluster) -> String {
-    let database = runtime.block_on(cluster.database());
+    url_of(&runtime.block_on(cluster.database()), cluster)
+}
+
+/// The same database, as a URL.
+fn url_of(database: &str, cluster: &Cluster) -> String {
     let name = database.rsplit_once("dbname=").unwrap().1;
     let host = cluster.folder().display().to_string().replace('/', "%2F");
     format!("postgres://sprag@{host}/{name}")
@@ -328,4 +334,112 @@ fn a_store_in_use_a_full_target_and_a_missing_source_are_refused() {
     file.execute(version, [-1]).unwrap();
     let moved = to(&first, &folder.path().join("new.db"));
     assert_eq!(moved.code, 0, "{}", moved.stderr);
+}
+
+/// A session of a user's program.
+async fn session(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn state(outcome: Result<Vec<tokio_postgres::Row>, tokio_postgres::Error>) -> String {
+    let error = outcome.expect_err("it is refused");
+    error.code().expect("by the server").code().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_writes_to_a_store_on_postgres_that_is_being_moved() {
+    const SUBMIT: &str = "SELECT sprag.submit('{}')";
+    let (folder, cluster) = (tempfile::tempdir().unwrap(), Cluster::start());
+    let postgres = cluster.database().await;
+    let here = url_of(&postgres, &cluster);
+    let there = url(&folder.path().join("there.db"));
+    let moving = ["move", "--from", &here, "--to", &there];
+    let store = AnyStore::open(&here).await.unwrap();
+    let engine = store.join("an engine that is stopped for a while").await.unwrap();
+    let (user, old) = (session(&postgres).await, session(&postgres).await);
+
+    sprag(&moving, "").refused("STORE_IN_USE");
+    user.batch_execute("UPDATE sprag.engine SET beat_at = 1").await.unwrap();
+    user.batch_execute("BEGIN; SELECT sprag.submit('{}')").await.unwrap();
+    let said = sprag(&moving, "");
+    assert!(said.stderr.contains("is not over"), "{}", said.stderr);
+    user.batch_execute("COMMIT").await.unwrap();
+    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM sprag.inbox";
+    old.batch_execute(snapshot).await.unwrap();
+
+    kill(&moving, "move.after_slice:1");
+    assert!(matches!(store.beat(engine, None).await, Err(StoreError::Fenced)));
+    assert_eq!(state(user.query(SUBMIT, &[]).await), "SP001");
+    assert_eq!(state(old.query(SUBMIT, &[]).await), "40001", "it has not seen that it is closed");
+    old.batch_execute("ROLLBACK").await.unwrap();
+    let closed = store.create_request(request()).await.unwrap_err();
+    assert!(closed.to_string().contains("STORE_CLOSED"), "{closed}");
+
+    let abandoned = sprag(&[moving.as_slice(), &["--abandon"]].concat(), "");
+    assert_eq!(abandoned.code, 0, "{}", abandoned.stderr);
+    old.query(SUBMIT, &[]).await.unwrap();
+    store.create_request(request()).await.unwrap();
+    let moved = sprag(&[moving.as_slice(), &["--json"]].concat(), "");
+    assert_eq!((moved.code, &moved.json()["moved"]["inbox"]), (0, &2.into()), "{}", moved.stderr);
+    assert_eq!(state(user.query(SUBMIT, &[]).await), "SP001");
+}
+
+fn request() -> NewRequest {
+    let facts = RequestFacts {
+        request_id: RequestId::new(),
+        tenant_id: "t1".to_owned(),
+        request_type: "PAGES".to_owned(),
+        key: Hash::of(b"key"),
+        content: Hash::of(b"content"),
+        inputs: "{}".to_owned(),
+        requirement: String::new(),
+        plan_revision: String::new(),
+    };
+    NewRequest { facts, envelope: envelope(0) }
+}
+
+#[test]
+fn nobody_submits_to_a_file_that_is_being_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, last) = (folder.path().join("first.db"), folder.path().join("last.db"));
+    drop(SqliteStore::open(&first, Durability::Process).unwrap());
+    let user = rusqlite::Connection::open(&first).unwrap();
+    let submit = || sprag_stores::sqlite::submit_in(&user, "{}");
+    submit().unwrap();
+    kill(&["move", "--from", &url(&first), "--to", &url(&last)], "move.after_slice:1");
+    let closed = submit().unwrap_err().to_string();
+    assert!(closed.contains("STORE_CLOSED"), "{closed}");
+    let moved = sprag(&["move", "--from", &url(&first), "--to", &url(&last), "--json"], "");
+    assert_eq!((moved.code, &moved.json()["moved"]["inbox"]), (0, &1.into()), "{}", moved.stderr);
+    submit().unwrap_err();
+}
+
+#[test]
+fn a_file_or_database_without_a_store_is_left_as_it_is_by_whoever_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (foreign, none) = (folder.path().join("foreign.db"), folder.path().join("none.db"));
+    let own = rusqlite::Connection::open(&foreign).unwrap();
+    own_table(&own);
+    drop(own);
+    let bytes = std::fs::read(&foreign).unwrap();
+    std::fs::write(&none, "").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cluster = Cluster::start();
+    let postgres = database(&runtime, &cluster);
+    for place in [url(&foreign), url(&none), postgres.clone()] {
+        sprag(&["verify", "--store", &place], "").refused("INPUT_UNREADABLE");
+        sprag(&["job", "list", "--store", &place], "").refused("INPUT_UNREADABLE");
+        let target = url(&folder.path().join("new.db"));
+        sprag(&["move", "--from", &place, "--to", &target], "").refused("INPUT_UNREADABLE");
+    }
+    assert_eq!(std::fs::read(&foreign).unwrap(), bytes);
+    assert_eq!(std::fs::read(&none).unwrap(), b"");
+    let tables = runtime.block_on(async {
+        let sql = "SELECT count(*) FROM pg_namespace WHERE nspname = 'sprag'";
+        let row = session(&postgres).await.query_one(sql, &[]).await.unwrap();
+        row.get::<_, i64>(0)
+    });
+    assert_eq!(tables, 0);
 }

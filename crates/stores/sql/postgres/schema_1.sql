@@ -6,6 +6,8 @@ CREATE TABLE sprag.meta (
     key text PRIMARY KEY,
     value text NOT NULL
 );
+-- There while the store takes envelopes and requests; see `expect_open`.
+INSERT INTO sprag.meta VALUES ('open', '');
 
 -- One life of one engine process. Every write of an engine holds its row FOR KEY SHARE: beats go on,
 -- but a takeover waits for the write, and a write after the takeover finds the engine dead.
@@ -449,17 +451,30 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Refuses whoever writes without being an engine once a move has closed the store. The lock on the row has a move wait
+-- for those who are not done, and a transaction whose snapshot still has the row fails on it.
+CREATE FUNCTION sprag.expect_open() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM 1 FROM sprag.meta WHERE key = 'open' FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'STORE_CLOSED: this store takes nothing more' USING ERRCODE = 'SP001',
+            DETAIL = (SELECT value FROM sprag.meta WHERE key = 'closed');
+    END IF;
+    RETURN true;
+END $$;
+
 -- Submits an envelope as part of the caller's transaction; returns its row of the inbox. It writes with the
 -- rights of the store's owner and finds nothing by way of the caller's search path, so that a role needs to
 -- be granted EXECUTE and nothing else. The schema alone gives no right to anything in it. It notifies nobody, so that
 -- the transaction can be prepared; an engine finds the row with its next beat.
 CREATE FUNCTION sprag.submit(envelope text) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    INSERT INTO sprag.inbox (envelope, submitted_at) VALUES ($1, sprag.now_ms(NULL)) RETURNING inbox_id
+    INSERT INTO sprag.inbox (envelope, submitted_at) SELECT $1, sprag.now_ms(NULL) WHERE sprag.expect_open()
+    RETURNING inbox_id
 $$;
 CREATE FUNCTION sprag.submit(envelope jsonb) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    INSERT INTO sprag.inbox (envelope, submitted_at) VALUES ($1::text, sprag.now_ms(NULL))
+    INSERT INTO sprag.inbox (envelope, submitted_at) SELECT $1::text, sprag.now_ms(NULL) WHERE sprag.expect_open()
     RETURNING inbox_id
 $$;
 REVOKE ALL ON FUNCTION sprag.submit(text), sprag.submit(jsonb) FROM PUBLIC;

@@ -92,7 +92,7 @@ impl Side {
     async fn open(url: &str, must_exist: bool) -> Answer<Self> {
         match place(url)? {
             Place::File(path) => SqliteSide::open(path, must_exist).map(Self::Sqlite),
-            Place::Database(url) => PostgresSide::open(url).await.map(Self::Postgres),
+            Place::Database(url) => PostgresSide::open(url, must_exist).await.map(Self::Postgres),
         }
     }
 
@@ -117,7 +117,7 @@ impl Side {
 
     /// Opens the store to engines, and forgets the move.
     async fn open_again(&mut self) -> Answer<()> {
-        ask!(self.forget_notes(&[CLOSED, MOVE], PROGRESS))
+        ask!(self.open_again(&[CLOSED, MOVE], PROGRESS))
     }
 
     /// Deletes all rows, and the notes of how far they came, in one transaction. The store stays closed.

@@ -20,14 +20,28 @@ const SILENT_MS: i64 = 15_000;
 const OWN_MOVE: &str =
     "SET lock_timeout = '5s'; SELECT pg_advisory_lock(x'6d6f7665'::bigint); RESET lock_timeout";
 
+/// Nobody joins meanwhile, and who works is waited for, though not for ever.
+const LOCK_ENGINES: &str = "SET LOCAL lock_timeout = '5s';
+    LOCK TABLE sprag.engine IN SHARE ROW EXCLUSIVE MODE";
+/// The lock first: it waits for the write that an engine may have under way. One that has left writes no more.
+const END_ENGINES: &str = "SELECT 1 FROM sprag.engine WHERE dead = 0 AND beat_at > 0 FOR UPDATE;
+    UPDATE sprag.engine SET dead = 1 WHERE dead = 0 AND beat_at > 0";
+/// Waits for those who have submitted in transactions of their own; see `sprag.expect_open`.
+const REFUSE_OTHERS: &str = "DELETE FROM sprag.meta WHERE key = 'open'";
+
 pub(super) struct PostgresSide {
     store: PostgresStore,
     client: Object,
 }
 
 impl PostgresSide {
-    pub(super) async fn open(url: &str) -> Answer<Self> {
-        let store = PostgresStore::open(&PostgresOptions::new(url)).await?;
+    pub(super) async fn open(url: &str, must_exist: bool) -> Answer<Self> {
+        let options = PostgresOptions::new(url);
+        let store = if must_exist {
+            PostgresStore::look(&options).await?
+        } else {
+            PostgresStore::open(&options).await?
+        };
         let client = plain(&store).await?;
         if let Err(error) = client.batch_execute(OWN_MOVE).await {
             if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
@@ -71,20 +85,31 @@ impl PostgresSide {
         found.map(|row| row.try_get(0).map_err(|error| failed(&error))).transpose()
     }
 
-    /// Writes notes in one transaction. Whoever joins waits for the lock, and then finds the store closed.
+    /// Closes the store and writes notes, in one transaction. Whoever joins waits for the lock, and then finds the store
+    /// closed. Engines that are silent are dead from here on: one that was only paused changes nothing any more.
     pub(super) async fn close(&mut self, notes: &[(&str, &str)]) -> Answer<()> {
         let tx = self.client.transaction().await.map_err(|error| failed(&error))?;
         let close = async {
-            tx.batch_execute("LOCK TABLE sprag.engine IN SHARE ROW EXCLUSIVE MODE").await?;
+            tx.batch_execute(LOCK_ENGINES).await?;
             let sql = "SELECT count(*) FROM sprag.engine
                 WHERE dead = 0 AND beat_at > sprag.now_ms(NULL) - $1";
             let alive: i64 = tx.query_one(sql, &[&SILENT_MS]).await?.try_get(0)?;
+            if alive == 0 {
+                tx.batch_execute(END_ENGINES).await?;
+                tx.batch_execute(REFUSE_OTHERS).await?;
+            }
             for (key, value) in notes {
                 tx.execute(NOTE, &[key, value]).await?;
             }
             Ok(alive)
         };
-        let alive = close.await.map_err(|error: Error| failed(&error))?;
+        let alive = close.await.map_err(|error: Error| {
+            if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+                let reason = "a transaction that has written to the store is not over";
+                return StoreError::Refused(Refusal::new(Code::StoreInUse).with("reason", reason));
+            }
+            failed(&error)
+        })?;
         if alive > 0 {
             let refusal = Refusal::new(Code::StoreInUse).with("engines", alive);
             return Err(StoreError::Refused(refusal));
@@ -92,9 +117,11 @@ impl PostgresSide {
         tx.commit().await.map_err(|error| failed(&error))
     }
 
-    /// Deletes notes, and all that begin so, in one statement.
-    pub(super) async fn forget_notes(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
-        let sql = "DELETE FROM sprag.meta WHERE key = ANY ($1) OR starts_with(key, $2)";
+    /// Opens the store: deletes notes, and all that begin so, in one statement.
+    pub(super) async fn open_again(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+        let sql = "WITH forgotten AS
+                (DELETE FROM sprag.meta WHERE key = ANY ($1) OR starts_with(key, $2))
+            INSERT INTO sprag.meta VALUES ('open', '') ON CONFLICT DO NOTHING";
         let forgotten = self.client.execute(sql, &[&keys, &beginning]).await;
         forgotten.map(|_| ()).map_err(|error| failed(&error))
     }

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
-use sprag_engine::store::{Answer, Check, StoreError};
-use sprag_kernel::{Code, Refusal};
+use sprag_engine::store::{Answer, Check};
 
 use super::table::{Cell, Column, Table};
-use crate::sqlite::{Durability, audit_of, divide, failed, known_tables, open_file, own_file};
+use crate::sqlite::{
+    Durability, audit_of, divide, expect_file, failed, known_tables, open_file, open_store,
+    own_file,
+};
 
 pub(super) struct SqliteSide {
     connection: Connection,
@@ -18,15 +20,12 @@ pub(super) struct SqliteSide {
 
 impl SqliteSide {
     pub(super) fn open(path: &Path, must_exist: bool) -> Answer<Self> {
-        if must_exist && !path.is_file() {
-            return Err(StoreError::Refused(
-                Refusal::new(Code::InputUnreadable)
-                    .with("what", path.display().to_string())
-                    .with("reason", "there is no such file"),
-            ));
+        if must_exist {
+            expect_file(path)?;
         }
         let lock = own_file(path)?;
-        let connection = open_file(path, Durability::Full)?;
+        let open = if must_exist { open_store } else { open_file };
+        let connection = open(path, Durability::Full)?;
         // Tables come one after the other, in no order that references know; the audit has the last word.
         let off = connection.pragma_update(None, "foreign_keys", "OFF");
         off.map_err(|error| failed(&error))?;
@@ -79,8 +78,8 @@ impl SqliteSide {
         })
     }
 
-    /// Deletes notes, and all that begin so, in one transaction.
-    pub(super) fn forget_notes(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+    /// Opens the store: deletes notes, and all that begin so, in one transaction.
+    pub(super) fn open_again(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
         self.run(|tx| {
             for key in keys {
                 tx.execute("DELETE FROM meta WHERE key = ?1", [key])?;

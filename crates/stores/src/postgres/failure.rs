@@ -6,11 +6,16 @@ use deadpool_postgres::PoolError;
 use sprag_engine::store::StoreError;
 use tokio_postgres::error::{Error, SqlState};
 
+use crate::moving::closed;
+
 /// How often a statement that lost a race is run again before the store counts as unavailable. Each
 /// repetition has seen at least one competitor commit, or hold a row for as long as the pauses before it.
 const REPEATS: u32 = 8;
 /// The first pause before a repetition; each one is twice as long as the one before it.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// What `expect_open` fails with; its detail says why the store is closed.
+const CLOSED: &str = "SP001";
 
 /// Counts the repetitions of one call.
 #[derive(Default)]
@@ -39,6 +44,9 @@ fn class(error: &Error) -> Option<&str> {
 /// Data (22), constraints (23) and sizes (54) are the fault of a row; a value that cannot be decoded
 /// has no SQLSTATE and neither an end of the connection. Everything else may pass.
 pub(crate) fn failed(error: &Error) -> StoreError {
+    if let Some(closing) = error.as_db_error().filter(|error| error.code().code() == CLOSED) {
+        return closed(closing.detail().unwrap_or_default().to_owned());
+    }
     match class(error) {
         Some("22" | "23" | "54") => StoreError::Poison(told(error)),
         Some(_) | None => StoreError::Unavailable(told(error)),

@@ -1,6 +1,6 @@
 //! The inbox: users write to it in transactions of their own connections, the engine takes from it.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::inbox::{INBOX_KEPT_MS, InboxFilter, InboxId, InboxView, TakeIn, Waiting};
@@ -10,14 +10,22 @@ use super::engines::expect_alive;
 use super::rows::failed;
 use super::submit::submit_one;
 use super::writer::Tx;
+use crate::moving::CLOSED;
 
 /// Submits an envelope as part of your own transaction on the store's file: if that commits, the engine makes
 /// a job of it, once; if not, nothing was ever there. The transaction holds the file's only write lock, so
 /// keep it short.
 pub fn submit_in(tx: &Connection, envelope: &str) -> rusqlite::Result<InboxId> {
     let sql = "INSERT INTO inbox (envelope, submitted_at)
-        VALUES (?1, CAST(unixepoch('subsec') * 1000 AS INTEGER)) RETURNING inbox_id";
-    tx.query_row(sql, [envelope], |row| row.get(0).map(InboxId))
+        SELECT ?1, CAST(unixepoch('subsec') * 1000 AS INTEGER)
+        WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = ?2) RETURNING inbox_id";
+    let written =
+        tx.query_row(sql, [envelope, CLOSED], |row| row.get(0).map(InboxId)).optional()?;
+    written.ok_or_else(|| {
+        let told = "STORE_CLOSED: this store takes nothing more, it is being moved or was moved";
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
+        rusqlite::Error::SqliteFailure(code, Some(told.to_owned()))
+    })
 }
 
 pub(super) fn waiting(tx: &Tx<'_>, limit: u32) -> Answer<Vec<Waiting>> {
