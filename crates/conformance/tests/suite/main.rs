@@ -46,6 +46,7 @@ mod schema;
 mod sights;
 mod signals;
 mod slots;
+mod strangers;
 mod submit;
 mod timers;
 mod tls;

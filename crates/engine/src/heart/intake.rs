@@ -340,7 +340,7 @@ impl<S: Store> Heart<S> {
     }
 
     /// Nobody here waits for it any more: whoever does, claims it.
-    fn give_back(&mut self, held: &Held) {
+    pub(super) fn give_back(&mut self, held: &Held) {
         let (store, engine) = (self.store.clone(), self.engine);
         let activation = (held.key, held.attempt.version);
         self.calls

@@ -1,21 +1,18 @@
 //! Life: signs of it, timers, cancelled activations, and the work of the dead.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
-use sprag_kernel::{Code, Refusal, StepState};
+use sprag_kernel::{Code, StepState};
 use tokio::time::Instant;
 
 use super::phase::SLICE;
-use super::{Done, Ending, Heart, Origin};
+use super::{Done, Ending, Heart};
 use crate::context::StopReason;
-use crate::engine::Pinned;
 use crate::ids::{AttemptKey, EngineNo, JobId};
 use crate::plan;
-use crate::protocol::Protocol;
 use crate::store::{Answer, AttemptError, Held, Pulse, Signs, Store, StoreError};
 
 /// How long an engine that is too old for its store waits for its handlers.
@@ -81,7 +78,7 @@ impl<S: Store> Heart<S> {
     pub(super) fn look(&mut self) {
         let is_busy = !self.running.is_empty()
             || !self.publishing.is_empty()
-            || !self.strangers.is_empty()
+            || self.strangers.are_expected()
             || !self.lone.is_free();
         self.rest.begin(is_busy);
         self.ended.notify_one();
@@ -97,6 +94,7 @@ impl<S: Store> Heart<S> {
         }
         self.look_into_outbox();
         self.look_after_running();
+        self.look_after_unreadable();
     }
 
     /// Renews the leases of handlers that run for long or have something to say, and asks whether their
@@ -133,67 +131,6 @@ impl<S: Store> Heart<S> {
     pub(super) fn tell_cancelled(&self, job_id: JobId) {
         for (_, running) in self.running.iter().filter(|(key, _)| key.job_id == job_id) {
             running.ends.stop(StopReason::Cancelled);
-        }
-    }
-
-    /// Goes on with an attempt that came from the store, once its protocol is known.
-    pub(super) fn admit(&mut self, origin: Origin, held: Held) {
-        if !self.protocols.contains_key(&held.facts.protocol_id) {
-            self.learn(origin, held);
-            return;
-        }
-        match origin {
-            Origin::Claimed => self.take_up(held),
-            Origin::Due(now) => self.time_has_come(held, now),
-            Origin::Orphan => self.adopt(held),
-            Origin::Replayed(no) => self.hand_out(no, &held),
-            Origin::Unpublished => self.take_from_outbox(held),
-            Origin::Called(calling) => self.called(*calling, held),
-        }
-    }
-
-    /// Asks the store for a protocol that this engine does not know, once. The attempt waits meanwhile.
-    fn learn(&mut self, origin: Origin, held: Held) {
-        let protocol_id = held.facts.protocol_id.clone();
-        let waiting = self.strangers.entry(protocol_id.clone()).or_default();
-        waiting.push((origin, held));
-        if waiting.len() == 1 {
-            let store = self.store.clone();
-            self.calls.spawn(async move {
-                let answer = store.protocol(&protocol_id).await;
-                Done::Learned(protocol_id, answer)
-            });
-        }
-    }
-
-    pub(super) fn learned(&mut self, protocol_id: &str, definition: Option<&str>) {
-        let waiting = self.strangers.remove(protocol_id).unwrap_or_default();
-        let Some(protocol) = definition.and_then(|text| Protocol::read(text).ok()) else {
-            // The store was away, or the definition is damaged: the attempts stay this engine's, and its
-            // successor tries again.
-            tracing::error!(
-                code = "PROTOCOL_UNREADABLE",
-                protocol_id,
-                "cannot go on with its jobs"
-            );
-            for (origin, _) in waiting {
-                self.disappoint(origin);
-            }
-            return;
-        };
-        self.know(Arc::new(Pinned::new(protocol)));
-        for (origin, held) in waiting {
-            self.admit(origin, held);
-        }
-    }
-
-    /// Whoever waits for an attempt that cannot be gone on with hears so.
-    fn disappoint(&mut self, origin: Origin) {
-        match origin {
-            Origin::Claimed | Origin::Due(_) | Origin::Orphan | Origin::Unpublished => {}
-            Origin::Replayed(no) => self.withhold(no),
-            Origin::Called(calling) => calling.answer(Err(Refusal::new(Code::StoreUnavailable)
-                .with("reason", "the protocol of the job cannot be read"))),
         }
     }
 

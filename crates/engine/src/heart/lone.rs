@@ -128,7 +128,7 @@ impl<S: Store> Heart<S> {
             && self.dispatches.is_idle()
             && self.ends.is_idle()
             && self.finishes.is_idle()
-            && self.strangers.is_empty()
+            && !self.strangers.are_expected()
             && !self.claiming
     }
 }

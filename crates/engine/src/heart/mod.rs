@@ -32,6 +32,7 @@ mod rest;
 mod serving;
 mod sight;
 mod slots;
+mod strangers;
 mod waits;
 mod works;
 
@@ -68,6 +69,7 @@ use pull::Pulls;
 use reconcile::Reconciling;
 use rest::Rest;
 use serving::Serving;
+use strangers::Strangers;
 use works::Works;
 
 pub(crate) use callbacks::Calling;
@@ -239,8 +241,7 @@ pub(crate) struct Heart<S: Store> {
     away_until: Option<Instant>,
     /// When it was last away: whoever was silent then could not help it.
     last_away: Option<Instant>,
-    /// Attempts of a protocol that another engine has registered and this one is learning.
-    strangers: HashMap<String, Vec<(Origin, Held)>>,
+    strangers: Strangers,
     running: HashMap<AttemptKey, Running>,
     lone: lone::Lone,
     /// Whether the next claim also asks for a suspect.
@@ -314,7 +315,7 @@ impl<S: Store> Heart<S> {
             may_claim: true,
             away_until: None,
             last_away: None,
-            strangers: HashMap::new(),
+            strangers: Strangers::default(),
             running: HashMap::new(),
             lone: lone::Lone::default(),
             may_claim_lone: true,
@@ -392,7 +393,7 @@ impl<S: Store> Heart<S> {
             && self.finds.is_empty()
             && self.renews.is_empty()
             && self.refusals.is_empty()
-            && self.strangers.is_empty()
+            && !self.strangers.are_expected()
             && self.calls.is_empty();
         idle || Instant::now() >= deadline
     }

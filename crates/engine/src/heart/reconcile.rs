@@ -65,7 +65,6 @@ impl<S: Store> Heart<S> {
 
     /// Every attempt that the heart has on its mind.
     fn known(&self) -> HashSet<AttemptKey> {
-        let strangers = self.strangers.values().flatten().map(|(_, held)| held.key);
         self.running
             .keys()
             .copied()
@@ -79,7 +78,7 @@ impl<S: Store> Heart<S> {
             .chain(self.works.keys())
             .chain(self.finishes.waiting().map(|finishing| finishing.held.key))
             .chain(self.lone.waiting().map(|held| held.key))
-            .chain(strangers)
+            .chain(self.strangers.all().map(|held| held.key))
             .collect()
     }
 }
