@@ -23,6 +23,8 @@ pub struct Held {
     pub facts: Arc<JobFacts>,
     /// Outputs of earlier steps: (step_index, JSON text). In a graph they are asked for by name.
     pub inputs: Vec<(u32, String)>,
+    /// When it was acknowledged, if the store was asked since.
+    pub acked_at: Option<Millis>,
     /// JSON text of the item of its branch.
     pub item: Option<String>,
     /// JSON text of what it produced, once its message has entered.

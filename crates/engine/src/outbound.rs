@@ -57,7 +57,7 @@ pub(crate) fn call(pinned: &Pinned, held: &Held, max_bytes: usize) -> Result<Cal
         url: http.url.clone(),
         body: body.map(|body| body.to_string()),
         effect_key: held.key.effect_key(&held.facts.effect_owner()),
-        timeout: node.timeout.map_or(DEFAULT_TIMEOUT, Duration::from_millis),
+        timeout: node.policy.step_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis),
         max_bytes: max_bytes as u64,
     })
 }

@@ -64,8 +64,6 @@ pub struct ServiceDefaults {
 /// What holds for a step.
 pub(crate) struct Policy {
     pub(crate) retry: RetryPolicy,
-    /// One attempt in all.
-    pub(crate) timeout: Option<Millis>,
     pub(crate) priority: i32,
 }
 
@@ -120,8 +118,8 @@ impl Policy {
                     .or(service.timeouts.ack)
                     .unwrap_or(default.ack_timeout_ms),
                 lease_ms: timeouts.lease.or(service.timeouts.lease).unwrap_or(default.lease_ms),
+                step_ms: timeouts.step.or(service.timeouts.step),
             },
-            timeout: timeouts.step.or(service.timeouts.step),
             priority: own.priority.or(service.priority).unwrap_or(0),
         }
     }
@@ -153,12 +151,12 @@ steps:
         let graph = Protocol::read(TEXT).unwrap().graph().unwrap();
         let [first, second, third] = graph.nodes() else { panic!("three steps") };
         assert_eq!((first.policy.max_attempts, first.policy.lease_ms), (7, 120_000));
-        assert_eq!((first.timeout, first.priority), (Some(3_600_000), 4));
+        assert_eq!((first.policy.step_ms, first.priority), (Some(3_600_000), 4));
         assert_eq!((second.policy.max_attempts, second.policy.lease_ms), (2, 120_000));
-        assert_eq!((second.timeout, second.priority), (Some(5_000), 0), "0 is said, too");
+        assert_eq!((second.policy.step_ms, second.priority), (Some(5_000), 0), "0 is said, too");
         assert_eq!(second.policy.dispatch.after(2), 9_000);
         assert_eq!((third.policy.max_attempts, third.policy.lease_ms), (3, 900_000));
-        assert_eq!((third.timeout, third.priority), (None, 0));
+        assert_eq!((third.policy.step_ms, third.priority), (None, 0));
     }
 
     #[test]

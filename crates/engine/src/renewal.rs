@@ -63,6 +63,8 @@ pub struct RenewWrite {
     pub job: Option<(JobState, JobState)>,
     /// From now to the next deadline.
     pub timer_ms: Millis,
+    /// No deadline is later than this, if there is a limit.
+    pub ends_at: Option<Millis>,
     /// JSON text of how far the worker is.
     pub progress: Option<String>,
     /// What the event row says; nothing is told, and the job's row is not written, if it is empty.

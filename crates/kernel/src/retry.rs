@@ -59,12 +59,24 @@ pub struct RetryPolicy {
     pub ack_timeout_ms: Millis,
     /// From ACK or heartbeat to the end of the lease.
     pub lease_ms: Millis,
+    /// One attempt in all, from its ACK, however alive it is; as long as it takes if absent.
+    pub step_ms: Option<Millis>,
 }
 
 impl RetryPolicy {
     /// A lease with this id that starts now.
     pub fn lease(&self, id: LeaseId, now: Millis) -> NewLease {
         NewLease { id, expires_at: now + self.lease_ms }
+    }
+
+    /// The lease that begins with the ACK: no lease goes beyond its attempt.
+    pub fn first_lease_ms(&self) -> Millis {
+        self.lease_ms.min(self.step_ms.unwrap_or(Millis::MAX))
+    }
+
+    /// When an attempt that was acknowledged at this time is over, if there is a limit.
+    pub fn ends_at(&self, acked_at: Millis) -> Option<Millis> {
+        self.step_ms.map(|step_ms| acked_at.saturating_add(step_ms))
     }
 }
 
@@ -78,6 +90,7 @@ impl Default for RetryPolicy {
             ack: Backoff(ACK_BACKOFF_MS.to_vec()),
             ack_timeout_ms: ACK_TIMEOUT_MS,
             lease_ms: LEASE_MS,
+            step_ms: None,
         }
     }
 }

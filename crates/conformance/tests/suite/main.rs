@@ -48,6 +48,7 @@ mod signals;
 mod slots;
 mod strangers;
 mod submit;
+mod time_limits;
 mod timers;
 mod tls;
 mod unpublished;

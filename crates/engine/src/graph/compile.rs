@@ -145,7 +145,6 @@ impl Builder<'_> {
             service: service.to_owned(),
             delay_ms,
             policy: policy.retry,
-            timeout: policy.timeout,
             priority: policy.priority,
             payload_schema: schema(step.payload_schema.as_ref(), "payload_schema", around)?,
             gate: gate.transpose()?,
@@ -381,7 +380,6 @@ fn control(step_id: &str, kind: Kind, step: &Step, around: &Around<'_>) -> Node 
         when: None,
         delay_ms: 0,
         policy: RetryPolicy { max_losses, ..default },
-        timeout: None,
         priority: 0,
     }
 }

@@ -84,10 +84,8 @@ pub struct Node {
     pub when: Option<Expression>,
     /// From its activation to the time it is due.
     pub delay_ms: Millis,
-    /// When it is tried again.
+    /// When it is tried again, and how long one attempt may take.
     pub policy: RetryPolicy,
-    /// How long one attempt may take.
-    pub timeout: Option<Millis>,
     /// Higher goes first.
     pub priority: i32,
 }

@@ -48,7 +48,7 @@ impl<S: Store> Heart<S> {
         match answer {
             Ok(Ok(job)) => {
                 let node = seeing.held.key.step_index;
-                let timeout_ms = self.pinned(&seeing.held).graph.node(node).timeout;
+                let timeout_ms = self.pinned(&seeing.held).graph.node(node).policy.step_ms;
                 let child = Arc::new(NewChild { job, timeout_ms });
                 self.dispatch_to(seeing.held, seeing.pull, Some(child));
             }

@@ -220,7 +220,7 @@ impl<S: Store> Heart<S> {
         let doer = self.services[&pinned.steps[index].service].doer.clone();
         let (context, ends) = Context::new(self.stopping.map(|_| StopReason::Shutdown));
         let (key, ops) = (held.key, self.ops.clone());
-        let limit = pinned.graph.nodes()[index].timeout;
+        let limit = pinned.policies[index].step_ms;
         let limit = limit.map_or(Duration::MAX, Duration::from_millis);
         let answer = self.answer(&held, &pinned, doer, context);
         let now = Instant::now();

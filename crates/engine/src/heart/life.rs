@@ -149,7 +149,12 @@ impl<S: Store> Heart<S> {
                 (timer::ack_timeout(&held.attempt, fence, now), "ACK_TIMEOUT")
             }
             StepState::InProgress => {
-                (timer::lease_expiry(&held.attempt, fence, now), "LEASE_EXPIRED")
+                let code = if self.has_had_its_time(&held, now) {
+                    "STEP_TIMEOUT"
+                } else {
+                    "LEASE_EXPIRED"
+                };
+                (timer::lease_expiry(&held.attempt, fence, now), code)
             }
             // Published by whoever publishes; over; or an activation, which the store has freed.
             StepState::Dispatching
@@ -166,6 +171,13 @@ impl<S: Store> Heart<S> {
             let write = plan::end(&held, entered, None, Some(error));
             self.ends.push(Ending { held, write, has_slot: false, calling: None });
         }
+    }
+
+    /// Whether an attempt has taken as long as it may, however alive its worker is.
+    fn has_had_its_time(&self, held: &Held, now: Millis) -> bool {
+        let pinned = self.pinned(held);
+        let policy = &pinned.policies[held.key.step_index as usize];
+        held.acked_at.and_then(|at| policy.ends_at(at)).is_some_and(|ends_at| ends_at <= now)
     }
 
     pub(super) fn take_over(&mut self, dead: EngineNo) {

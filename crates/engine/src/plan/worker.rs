@@ -20,7 +20,7 @@ pub fn ack(held: &Held, fence: Fence, policy: &RetryPolicy) -> Result<Option<Ren
     let (job, step) = match callback::ack(&held.job, &held.attempt, fence, terms)? {
         Ack::Duplicate => return Ok(None),
         Ack::Accepted { job, step, lease_expires_at } => {
-            debug_assert_eq!(lease_expires_at, policy.lease_ms, "the lease begins now");
+            debug_assert_eq!(lease_expires_at, policy.first_lease_ms(), "the lease begins now");
             (job, step)
         }
     };
@@ -31,7 +31,7 @@ pub fn ack(held: &Held, fence: Fence, policy: &RetryPolicy) -> Result<Option<Ren
         step_to: step.to(),
         job: job.map(|change| (change.from(), change.to())),
         changes: changes.0,
-        ..renew(held, fence, Renewal::Acked, policy.lease_ms)
+        ..renew(held, fence, Renewal::Acked, policy.first_lease_ms())
     }))
 }
 
@@ -42,7 +42,9 @@ pub fn heartbeat(
     policy: &RetryPolicy,
 ) -> Result<(RenewWrite, bool), Refusal> {
     let alive = callback::heartbeat(&held.job, &held.attempt, fence, Terms { now: 0, policy })?;
-    Ok((renew(held, fence, Renewal::Alive, alive.lease_expires_at), alive.cancel))
+    let ends_at = held.acked_at.and_then(|acked_at| policy.ends_at(acked_at));
+    let renewed = renew(held, fence, Renewal::Alive, alive.lease_expires_at);
+    Ok((RenewWrite { ends_at, ..renewed }, alive.cancel))
 }
 
 /// A RESULT; nothing if it was said before.
@@ -162,6 +164,7 @@ fn renew(held: &Held, fence: Fence, renewal: Renewal, timer_ms: Millis) -> Renew
         step_to: held.attempt.state,
         job: None,
         timer_ms,
+        ends_at: None,
         progress: None,
         changes: String::new(),
     }

@@ -55,7 +55,7 @@ pub fn ack(
         | JobState::Cancelled => None,
     };
     let step = attempt.state.on(StepTrigger::Ack)?;
-    Ok(Ack::Accepted { job, step, lease_expires_at: terms.now + terms.policy.lease_ms })
+    Ok(Ack::Accepted { job, step, lease_expires_at: terms.now + terms.policy.first_lease_ms() })
 }
 
 /// The answer to a heartbeat.

@@ -9,15 +9,16 @@ WITH alive AS MATERIALIZED (
     UPDATE sprag.attempt a SET state = i.step_to, outbox = coalesce(i.outbox, a.outbox),
         sent_at = CASE WHEN i.outbox IS NULL THEN a.sent_at ELSE i.now END,
         acked_at = CASE WHEN i.acked THEN i.now ELSE a.acked_at END,
-        lease_expires_at = CASE WHEN i.outbox IS NULL THEN i.now + i.ms ELSE a.lease_expires_at END,
-        timer_at = i.now + i.ms, owner = NULL, progress = coalesce(i.progress, a.progress),
+        lease_expires_at = CASE WHEN i.outbox IS NULL THEN least(i.now + i.ms, i.ends_at)
+            ELSE a.lease_expires_at END,
+        timer_at = least(i.now + i.ms, i.ends_at), owner = NULL, progress = coalesce(i.progress, a.progress),
         version = a.version + 1, updated_at = i.now
     FROM (SELECT alive.now, u.*, j.state AS job_state
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
             $8::bigint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::boolean[], $13::bigint[],
-            $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[], $3::uuid[])
+            $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[], $19::bigint[], $3::uuid[])
             WITH ORDINALITY AS u (job_id, step_index, branch, turn, attempt_no, version, lease_id,
-            step_to, outbox, acked, ms, job_from, job_to, owner, progress, changes, of_job, n)
+            step_to, outbox, acked, ms, job_from, job_to, owner, progress, changes, ends_at, of_job, n)
             JOIN sprag.job j ON j.job_id = u.of_job
         WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
     WHERE (i.job_from IS NULL OR i.job_state = i.job_from)

@@ -99,6 +99,7 @@ pub(super) fn held_row(row: &Row) -> Answer<Held> {
         job: job_row(row)?,
         facts: Arc::new(facts),
         inputs: Vec::new(),
+        acked_at: time(row, 14)?,
         item: get(row, 44)?,
         output: get(row, 45)?,
         waits_until: time(row, 46)?,

@@ -101,6 +101,7 @@ async fn renew_slice(
                 &column(slice, |write| sent(write).then_some(engine.0)),
                 &column(slice, |write| write.progress.as_deref()),
                 &column(slice, |write| write.changes.as_str()),
+                &column(slice, |write| write.ends_at.map(span)),
             ],
         )
         .await?;

@@ -54,6 +54,7 @@ pub(super) fn held(connection: &Connection, row: &Row<'_>) -> Answer<Held> {
         job,
         facts: Arc::new(facts),
         inputs,
+        acked_at: read(|| row.get(14))?,
         item: read(|| row.get(44))?,
         output: read(|| row.get(45))?,
         waits_until: read(|| row.get(46))?,

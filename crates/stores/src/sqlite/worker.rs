@@ -65,7 +65,8 @@ fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewO
     {
         return Ok(RenewOutcome::Gone);
     }
-    let timer_ms = i64::try_from(write.timer_ms).unwrap_or(i64::MAX / 2);
+    let deadline = tx.now.cast_unsigned() + write.timer_ms.min(i64::MAX.cast_unsigned() / 2);
+    let deadline = write.ends_at.map_or(deadline, |ends_at| ends_at.min(deadline));
     let (outbox, acked, owner) = match write.renewal {
         Renewal::Sent => (Some(OutboxState::Sent.code()), false, Some(engine.0)),
         Renewal::Acked => (None, true, None),
@@ -83,7 +84,7 @@ fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewO
             write.lease_id.0.cast_signed(),
             write.step_to.code(),
             outbox,
-            timer_ms,
+            deadline,
             acked,
             tx.now,
             owner,
@@ -105,7 +106,6 @@ fn renew_one(tx: &Tx<'_>, engine: EngineNo, write: &RenewWrite) -> Answer<RenewO
         )?;
         write.job.iter().for_each(|(from, to)| tx.tally.moved(*from, *to));
     }
-    let deadline = (tx.now + timer_ms).cast_unsigned();
     Ok(RenewOutcome::Done { version: write.version + 1, deadline })
 }
 
