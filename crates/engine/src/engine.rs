@@ -587,3 +587,16 @@ pub(crate) fn new_job(
         enter: false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_of_a_dead_engine_is_taken_up_within_fifteen_seconds() {
+        let EngineConfig { beat, takeover, .. } = EngineConfig::default();
+        // It has just beaten when it dies, and the beat that finds it silent has just missed that.
+        assert!(takeover + beat < Duration::from_secs(15));
+        assert!(beat * 3 <= takeover, "a beat or two that are late make nobody dead");
+    }
+}

@@ -1,6 +1,10 @@
 //! Engines: signs of life, takeover, and the fence that a dead one cannot pass.
 
+use std::time::Duration;
+
+use sprag_engine::engine::EngineConfig;
 use sprag_engine::plan;
+use sprag_engine::protocol::Protocol;
 use sprag_engine::signals::{Signal, Signals};
 use sprag_engine::store::{
     EndOutcome, FinishOutcome, Held, NewJob, Pick, Pulse, Signs, StaleCallback, Store, StoreError,
@@ -12,9 +16,11 @@ use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::retry::RetryPolicy;
 use sprag_kernel::{Code, JobState, StepState};
 
+use crate::graphs::{GRACE, echo};
 use crate::on_both_stores;
 use crate::play::{Play, SERVICE, facts, new_job};
-use crate::world::{World, is_fenced};
+use crate::pull::{builder, until};
+use crate::world::{Postgres, World, is_fenced};
 
 on_both_stores! {
     async fn an_engine_that_does_not_beat_is_silent<W>(play: &Play<W>) {
@@ -337,6 +343,36 @@ on_both_stores! {
         assert!(play.store().dispatch(play.engine, Vec::new()).await.unwrap().is_empty());
         assert!(play.store().submit(play.engine, Vec::new()).await.unwrap().is_empty());
     }
+}
+
+/// It counted as a store that had been away, after which nobody is taken over from, as often as it came.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_postgres_a_row_that_fails_every_claim_keeps_no_engine_from_taking_over() {
+    let play = Play::<Postgres>::begin().await;
+    let job_id = play.create(1).await;
+    play.claim().await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN RAISE EXCEPTION USING ERRCODE = ''check_violation''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON attempt FOR EACH ROW WHEN (OLD.service = 'bad')
+            EXECUTE FUNCTION refuse()";
+    play.world.execute(refuse).await.unwrap();
+    let config = EngineConfig {
+        beat: Duration::from_millis(20),
+        // Longer than an engine waits before it claims again.
+        takeover: Duration::from_secs(5),
+        poll: Duration::from_millis(5),
+        ..EngineConfig::default()
+    };
+    let bad = Protocol::new("bad.v1", "BAD").step("only", "bad");
+    let engine = builder(&play).await.config(config).protocol(bad).service("bad", 1, echo());
+    let engine = engine.start().await.unwrap();
+    let envelope = br#"{"tenant_id":"t1","request_type":"BAD","input_ref":"","output_ref":"",
+        "payload":{},"schema_version":"1","not_before":1}"#;
+    engine.submit(envelope).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    play.clock.advance(6_000);
+    until(&play, job_id, |attempt| attempt.is_ready).await;
+    engine.shutdown(GRACE).await.unwrap();
 }
 
 /// What it costs to find what an engine holds, and that it is found by its index.

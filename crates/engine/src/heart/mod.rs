@@ -545,9 +545,9 @@ impl<S: Store> Heart<S> {
             Err(error) => {
                 if matches!(error, StoreError::Unavailable(_)) {
                     self.reconciling = Reconciling::Wanted;
+                    self.last_away = Some(Instant::now());
                 }
                 tracing::warn!(code = "STORE_CALL_FAILED", %error, "a call to the store failed");
-                self.last_away = Some(Instant::now());
                 self.away_until = Some(Instant::now() + AWAY);
                 Ok(None)
             }
