@@ -3,11 +3,8 @@
 //! work, nor work without its marker (L39), completion tasks included (L34), and no message is left
 //! unfinished (L44).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sprag_conformance::cluster::Cluster;
 use sprag_engine::requests::RequestStore;
@@ -18,27 +15,17 @@ use sprag_stores::sqlite::SqliteStore;
 use tempfile::TempDir;
 
 use super::effects::{self, Counts, Due};
-use super::killer::{ITEMS_OF_CHILD, Random, runtime, victim};
+use super::killer::{ITEMS_OF_CHILD, runtime, victim};
 use super::old;
 use super::points;
 use super::requests;
+use super::scenarios::{BEFORE, Passes, Scenario, Scenarios};
 use super::victim::{ITEMS, JOBS, SCRIPT, WORK, is_cancelled};
 
 /// How many scenarios run at a time, each in books of its own. A process that starts, and one that waits
 /// for a takeover, leave the processor to others.
 const LANES: usize = 4;
-/// Pairs of points, unless `SPRAG_PAIRS` says how many, or all.
-const PAIRS: u32 = 500;
-/// After how many scenarios it says how far it is.
-const PROGRESS: usize = 100;
-/// Where the life before a single point ends, so that there is something to take over: in the middle.
-const BEFORE: &str = "heart.before_handler:3";
 const SIGABRT: i32 = 6;
-/// Passes of a point beyond this are like those before.
-const MOST_PASSES: u64 = 24;
-
-/// A life for each point, given as `name:pass`.
-type Scenario = Vec<String>;
 
 /// On SQLite files.
 pub(crate) fn on_sqlite() {
@@ -62,150 +49,51 @@ trait Books {
 }
 
 fn run<B: Books>(own: &[&str], books: impl Fn() -> B + Sync) {
-    let all = chosen(points::all(own));
-    let (part, again) = (Part::chosen(), again());
-    let is_whole = part.n == 1 && again.is_none();
-    let drawn = || part.of(scenarios(&all, &passes(&mut books())));
-    let scenarios = again.map_or_else(drawn, |scenario| vec![scenario]);
-    let next = AtomicUsize::new(0);
-    let crashed: Mutex<Vec<String>> = Mutex::default();
+    let scenarios = Scenarios::chosen(points::all(own), || passes(&mut books()));
     std::thread::scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
                 let mut books = books();
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(scenario) = scenarios.get(n) else { break };
-                    if n > 0 && n.is_multiple_of(PROGRESS) {
-                        println!("{n} of {} scenarios", scenarios.len());
-                    }
-                    let points = play(&mut books, scenario);
-                    crashed.lock().unwrap().extend(points);
+                while let Some(turn) = scenarios.next() {
+                    let crashes = play(&mut books, &turn.scenario);
+                    scenarios.over(turn, crashes);
                 }
             });
         }
     });
-    let crashed = crashed.into_inner().unwrap();
-    let names: BTreeSet<&str> =
-        crashed.iter().filter_map(|point| point.split(':').next()).collect();
-    let missed: Vec<_> = all.iter().filter(|point| !names.contains(point.as_str())).collect();
-    assert!(!is_whole || missed.is_empty(), "the process never ended at {missed:?}");
-    println!(
-        "{} crash points, {} scenarios (part {} of {}): {} of {} crashes came about, all recovered",
-        all.len(),
-        scenarios.len(),
-        part.k,
-        part.n,
-        crashed.len(),
-        2 * scenarios.len()
-    );
-}
-
-/// The k-th of n parts of the scenarios, so that a run of many hours can be made in pieces. A part by itself need not
-/// pass every point.
-struct Part {
-    k: usize,
-    n: usize,
-}
-
-impl Part {
-    /// As `SPRAG_PART` says, written `k/n`; else the whole.
-    fn chosen() -> Self {
-        let Ok(text) = std::env::var("SPRAG_PART") else { return Self { k: 1, n: 1 } };
-        let numbers =
-            text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-        let (k, n) = numbers.filter(|(k, n)| (1..=*n).contains(k)).unwrap_or_else(|| {
-            panic!("SPRAG_PART is {text}, and should be like 3/12: the third part of twelve")
-        });
-        Self { k, n }
-    }
-
-    fn of(&self, scenarios: Vec<Scenario>) -> Vec<Scenario> {
-        scenarios.into_iter().skip(self.k - 1).step_by(self.n).collect()
-    }
-}
-
-/// The one scenario that `SPRAG_SCENARIO` names, written as a failure names it: points with their passes and commas between.
-/// Which passes are drawn depends on what a life has come by, so that a seed alone does not bring a scenario back.
-fn again() -> Option<Scenario> {
-    let text = std::env::var("SPRAG_SCENARIO").ok()?;
-    Some(text.split(',').map(|point| point.trim().to_owned()).collect())
-}
-
-/// Those with a part of their name in `SPRAG_POINTS`, for whoever looks for a fault; all if nothing is said.
-fn chosen(mut points: Vec<String>) -> Vec<String> {
-    if let Ok(part) = std::env::var("SPRAG_POINTS") {
-        points.retain(|point| point.contains(&part));
-    }
-    points
+    scenarios.expect_complete();
 }
 
 /// How often each point is passed by a life that nothing ends, after one that was ended.
-fn passes(books: &mut impl Books) -> BTreeMap<String, u64> {
+fn passes(books: &mut impl Books) -> Passes {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("passes");
     books.clear();
     assert_eq!(live(books, 0, |life| life.env("SPRAG_CRASH", BEFORE)).signal(), Some(SIGABRT));
     assert!(live(books, 1, |life| life.env("SPRAG_CRASH_LOG", &log)).success());
-    let mut passes = BTreeMap::new();
+    let mut passes = Passes::new();
     for point in std::fs::read_to_string(log).unwrap().lines() {
         *passes.entry(point.to_owned()).or_default() += 1;
     }
     passes
 }
 
-/// Every point at its first pass, and pairs of points at any that a life comes to.
-fn scenarios(points: &[String], passes: &BTreeMap<String, u64>) -> Vec<Scenario> {
-    let mut random = Random(0xc4a5);
-    let mut all = Vec::new();
-    all.extend(points.iter().map(|point| vec![BEFORE.to_owned(), format!("{point}:1")]));
-    // The second life of a pair has about half left to do.
-    let at = |point: &String, random: &mut Random, share: u64| {
-        let most = passes.get(point).map_or(1, |passes| passes.div_ceil(share));
-        format!("{point}:{}", 1 + random.below(most.min(MOST_PASSES)))
-    };
-    match std::env::var("SPRAG_PAIRS").as_deref() {
-        Ok("all") => {
-            for first in points {
-                let pair = |second| vec![at(first, &mut random, 1), at(second, &mut random, 2)];
-                all.extend(points.iter().map(pair));
-            }
-            // Without order, so that a part of them has something of every point.
-            for n in (points.len() + 1..all.len()).rev() {
-                let other = random.below((n - points.len() + 1) as u64);
-                all.swap(n, points.len() + usize::try_from(other).unwrap());
-            }
-        }
-        wanted => {
-            let pairs = wanted.map_or(PAIRS, |wanted| wanted.parse().unwrap());
-            for _ in 0..pairs {
-                let mut pick = |share| {
-                    let n = usize::try_from(random.below(points.len() as u64)).unwrap();
-                    at(&points[n], &mut random, share)
-                };
-                all.push(vec![pick(1), pick(2)]);
-            }
-        }
-    }
-    all
-}
-
-/// A life for each point, then one that ends by itself. Returns the points at which a life has ended.
-fn play(books: &mut impl Books, scenario: &Scenario) -> Vec<String> {
+/// A life for each point, then one that ends by itself. Says how many of its crashes came about.
+fn play(books: &mut impl Books, scenario: &Scenario) -> usize {
     books.clear();
-    let mut crashed = Vec::new();
+    let mut crashes = 0;
     for (life, point) in scenario.iter().enumerate() {
         let status = live(books, life, |life| life.env("SPRAG_CRASH", point).stderr(Stdio::null()));
         match (status.success(), status.signal()) {
             (true, _) => {}
-            (false, Some(SIGABRT)) => crashed.push(point.clone()),
+            (false, Some(SIGABRT)) => crashes += 1,
             (false, _) => panic!("{scenario:?}: life {life} ended with {status}"),
         }
     }
     let status = live(books, scenario.len(), |life| life);
     assert!(status.success(), "{scenario:?}: the last life ended with {status}");
     books.look(scenario);
-    crashed
+    crashes
 }
 
 /// One life of the script, as `set` has it, and how it ended.

@@ -15,6 +15,7 @@ mod pause;
 mod points;
 mod poison;
 mod requests;
+mod scenarios;
 mod seam;
 mod victim;
 

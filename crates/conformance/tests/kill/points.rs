@@ -160,6 +160,14 @@ pub(crate) fn all(own: &[&str]) -> Vec<String> {
     named.chain(SEAM.iter().flat_map(|operation| around(operation))).collect()
 }
 
+/// Whether it is one that stands at every statement, transaction or call of its store: `sqlite.before_commit`, but not
+/// `postgres.wait.after_lock`. What there is to see differs from pass to pass.
+pub(crate) fn is_everywhere(point: &str) -> bool {
+    point
+        .split_once('.')
+        .is_some_and(|(of, at)| ["sqlite", "postgres"].contains(&of) && !at.contains('.'))
+}
+
 /// What is between `open` and `close` wherever it occurs in the Rust files below a folder.
 fn named(folder: &Path, open: &str, close: char) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
