@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::effects::{self, Counts, Due};
 use super::killer::{ITEMS_OF_CHILD, runtime, victim};
+use super::left;
 use super::old;
 use super::points;
 use super::requests;
@@ -114,6 +115,8 @@ async fn look<S: RequestStore>(store: &S, effects: Counts, points: &[String]) {
     let jobs = store.jobs(filter).await.unwrap();
     let (left, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(old::is_old);
     old::look(&left, points);
+    let (left, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(left::is_left);
+    left::look(&left, points);
     let (children, jobs): (Vec<_>, Vec<_>) =
         jobs.into_iter().partition(|job| job.facts.parent().is_some());
     let (runs, jobs): (Vec<_>, Vec<_>) =

@@ -8,6 +8,7 @@ mod batches;
 mod crashes;
 mod effects;
 mod killer;
+mod left;
 mod old;
 mod outage;
 mod owner;

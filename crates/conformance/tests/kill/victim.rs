@@ -33,6 +33,7 @@ use sprag_stores::sqlite::{Durability, SqliteStore};
 
 use super::batches;
 use super::effects::{self, Effects};
+use super::left;
 use super::old;
 use super::poison;
 use super::requests;
@@ -204,6 +205,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         .protocol(graph)
         .protocol(child)
         .protocol(old::protocol())
+        .protocol(left::protocol())
         .protocol(requests::protocol());
     let builder = builder.hook_for_all("told", hook);
     // Fewer slots than jobs, so that some are entered at once and others claimed.
@@ -219,6 +221,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     engine.submit(scripted(0).as_bytes()).await.unwrap();
     write_to_inbox(folder, &scripted(0)).await;
     old::submit(&engine).await;
+    left::give_back(&engine).await;
     for n in 0..JOBS {
         let submitted = engine.submit(scripted(n).as_bytes()).await.unwrap();
         if is_cancelled(n) {
@@ -247,8 +250,6 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     }
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled(), "it works until it is stopped");
-    // Nothing is given back in this script: at least the call is made.
-    let _ = engine.store().release(sprag_engine::ids::EngineNo(0), Vec::new()).await;
     let engine = Arc::into_inner(engine).expect("the worker has let go");
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
 }

@@ -120,6 +120,7 @@ pub(super) async fn commit_with(
         drop(client);
         return repeated(pools, engine, write).await.map(BatchWorked::from);
     };
+    crash_point("postgres.commit_batch.after_statement");
     let cancelling = get(row, 0)?;
     prepare(&tx, limit).await.map_err(|error| failed(&error))?;
     match run(work, &tx, limit).await {

@@ -137,6 +137,7 @@ async fn take_over_in(
     let free = "UPDATE sprag.completion SET due_at = $2, owner = NULL
         WHERE due_at IS NOT NULL AND owner = $1";
     tx.execute(free, &[&dead.0, &now]).await?;
+    crash_point("postgres.take_over.after_release");
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
     let most = i64::try_from(TAKEN).unwrap_or(i64::MAX);
     let lone = i64::from(LONE_DELIVERY);

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::inbox::{INBOX_KEPT_MS, InboxFilter, InboxId, InboxView, TakeIn, Waiting};
 use sprag_engine::store::{Answer, AttemptError, NewJob, StoreError, Submitted};
@@ -58,6 +59,7 @@ pub(super) async fn take_in(pools: &Pools, engine: EngineNo, entries: &[TakeIn])
     if !jobs.is_empty() {
         limited::fill(&tx, pools.test_now(), (engine, &jobs), &mut answers).await?;
     }
+    crash_point("postgres.take_in.after_jobs");
     let gone = || StoreError::Unavailable("a job went away while it was looked at".to_owned());
     let submitted =
         answers.into_iter().map(|answer| answer.ok_or_else(gone)).collect::<Answer<_>>()?;
@@ -95,6 +97,7 @@ async fn mark(
     let sql = include_str!("../../sql/postgres/mark_inbox.sql");
     let marked = tx.execute(sql, &[&now, &ids, &jobs, &codes, &messages]).await;
     marked.map_err(|error| failed(&error))?;
+    crash_point("postgres.take_in.after_mark");
     let old = "DELETE FROM sprag.inbox WHERE taken_at < $1 AND inbox_id IN
         (SELECT inbox_id FROM sprag.inbox ORDER BY inbox_id LIMIT 500 FOR UPDATE SKIP LOCKED)";
     tx.execute(old, &[&(now - span(INBOX_KEPT_MS))]).await.map_err(|error| failed(&error))?;

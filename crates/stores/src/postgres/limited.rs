@@ -84,6 +84,7 @@ pub(super) async fn fill(
         let sql = "UPDATE sprag.tenant SET open_jobs = $2 WHERE tenant_id = $1";
         let written = tx.execute(sql, &[tenant_id, &signed(slots.open_jobs)]).await;
         written.map_err(|error| failed(&error))?;
+        crash_point("postgres.submit.after_tenant");
     }
     for (job, answer) in jobs.iter().zip(answers.iter_mut()) {
         let job_id = job.facts.job_id;

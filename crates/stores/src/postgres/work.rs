@@ -79,18 +79,21 @@ pub(super) async fn end_with(
         let tried = match enter(pools, engine, write, &tx, limit).await {
             Ok(Entry::Dead) => return Err(StoreError::Fenced),
             Ok(Entry::Refused) => break,
-            Ok(Entry::Entered { version }) => match run(work, &tx, limit).await {
-                Ok(()) => {
-                    crash_point("postgres.work.after_closure");
-                    commit(tx).await.map(|()| Worked::Entered { version })
+            Ok(Entry::Entered { version }) => {
+                crash_point("postgres.work.after_message");
+                match run(work, &tx, limit).await {
+                    Ok(()) => {
+                        crash_point("postgres.work.after_closure");
+                        commit(tx).await.map(|()| Worked::Entered { version })
+                    }
+                    Err(Fault::Lost(error)) => Err(error),
+                    Err(Fault::Failed(failure)) => return Ok(Worked::Failed(failure)),
+                    Err(Fault::Ended) => {
+                        drop(tx);
+                        return ended_itself(pools, write).await;
+                    }
                 }
-                Err(Fault::Lost(error)) => Err(error),
-                Err(Fault::Failed(failure)) => return Ok(Worked::Failed(failure)),
-                Err(Fault::Ended) => {
-                    drop(tx);
-                    return ended_itself(pools, write).await;
-                }
-            },
+            }
             Err(error) => Err(error),
         };
         match tried {

@@ -17,6 +17,7 @@ use crate::{AGEING_MS, BURIED, DEAD_KEPT_MS, TAKEN};
 pub(super) fn join(tx: &Tx<'_>, name: &str) -> Answer<EngineNo> {
     let sql = include_str!("../../sql/sqlite/bury.sql");
     tx.execute(sql, params![tx.now, DEAD_KEPT_MS, BURIED])?;
+    crash_point("join.after_burial");
     let sql = "SELECT value FROM meta WHERE key = ?1";
     if let Some(why) = tx.find(sql, [CLOSED], |row| row.get(0))? {
         return Err(closed(why));
@@ -110,6 +111,7 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
                 is_entered
             ],
         )?;
+        crash_point("take_over.after_row");
         if !is_free && !is_unsent {
             passed_on.push((at, *is_message && !is_entered));
         }

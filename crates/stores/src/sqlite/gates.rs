@@ -68,6 +68,7 @@ fn idle_since(tx: &Tx<'_>, name: &str) -> Answer<Option<u64>> {
 fn keep(tx: &Tx<'_>, name: &str, arrival_us: u64) -> Answer<()> {
     let sql = "INSERT INTO gate VALUES (?1, ?2) ON CONFLICT DO UPDATE SET arrival_us = ?2";
     tx.execute(sql, params![name, arrival_us])?;
+    crash_point("admit.after_arrival");
     let sweep = "DELETE FROM gate WHERE gate IN (
         SELECT gate FROM gate WHERE arrival_us < ?1 ORDER BY arrival_us LIMIT 16)";
     tx.execute(sweep, [tx.now * 1_000]).map(|_| ())

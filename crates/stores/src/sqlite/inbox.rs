@@ -70,12 +70,14 @@ pub(super) fn take_in(tx: &Tx<'_>, engine: EngineNo, entries: &[TakeIn]) -> Answ
                 refusal.map(ToString::to_string),
             ],
         )?;
+        crash_point("inbox.after_mark");
         taken += 1;
     }
     let kept = i64::try_from(INBOX_KEPT_MS).unwrap_or(i64::MAX);
     let old = "DELETE FROM inbox WHERE taken_at < ?1 AND inbox_id IN
         (SELECT inbox_id FROM inbox ORDER BY inbox_id LIMIT 500)";
     tx.execute(old, [tx.now - kept])?;
+    crash_point("inbox.after_sweep");
     Ok(taken)
 }
 

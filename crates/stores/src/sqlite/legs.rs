@@ -334,6 +334,7 @@ pub(super) fn pulse(tx: &Tx<'_>, engine: EngineNo, pulses: &[Pulse]) -> Answer<(
                 progress,
             ],
         )?;
+        crash_point("pulse.after_row");
     }
     Ok(())
 }

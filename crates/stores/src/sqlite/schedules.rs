@@ -136,6 +136,7 @@ fn tick(tx: &Tx<'_>, write: &TickWrite) -> Answer<bool> {
              SELECT envelope, ?3, ?4 FROM schedule WHERE tenant_id = ?1 AND schedule_id = ?2",
             params![tenant_id, schedule_id, tx.now, dedup_key],
         )?;
+        crash_point("schedule.after_envelope");
     }
     Ok(true)
 }

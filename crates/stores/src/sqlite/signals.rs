@@ -129,6 +129,7 @@ fn keep(
          SELECT ?4, job_id, last_event, events + 1, ?2, 'signal ', ?3 FROM job WHERE job_id = ?1",
         params![job_id.as_bytes(), tx.now, signal.note(), position],
     )?;
+    crash_point("signal.after_event");
     tx.execute(
         "UPDATE job SET version = version + 1, events = events + 1, last_event = ?3, updated_at = ?2
          WHERE job_id = ?1",

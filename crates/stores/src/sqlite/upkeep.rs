@@ -48,7 +48,11 @@ pub(super) fn is_paused(tx: &Tx<'_>, service: &str) -> Answer<bool> {
 pub(super) fn serve(tx: &Tx<'_>, engine: EngineNo, services: &[String]) -> Answer<()> {
     expect_alive(tx, engine)?;
     let sql = "INSERT INTO served VALUES (?1, ?2) ON CONFLICT DO UPDATE SET seen_at = ?2";
-    services.iter().try_for_each(|service| tx.execute(sql, params![service, tx.now]).map(|_| ()))
+    for service in services {
+        tx.execute(sql, params![service, tx.now])?;
+        crash_point("serve.after_row");
+    }
+    Ok(())
 }
 
 pub(super) fn services(tx: &Tx<'_>) -> Answer<Vec<ServiceView>> {

@@ -131,6 +131,7 @@ pub(super) fn record_stale(
                 tx.now,
             ],
         )?;
+        crash_point("record_stale.after_row");
     }
     Ok(())
 }
@@ -156,6 +157,7 @@ pub(super) fn release(
                 AGEING_MS,
             ],
         )?;
+        crash_point("release.after_row");
     }
     Ok(())
 }

@@ -95,7 +95,9 @@ impl Tx<'_> {
 
     /// Runs a statement; says how many rows it wrote.
     pub(super) fn execute(&self, sql: &'static str, params: impl Params) -> Answer<usize> {
-        self.with(sql, |statement| statement.execute(params)).map_err(|error| failed(&error))
+        let written = self.with(sql, |statement| statement.execute(params));
+        crash_point("sqlite.after_execute");
+        written.map_err(|error| failed(&error))
     }
 
     /// Reads at most one row.
