@@ -84,8 +84,12 @@ pub(crate) fn expect_runs(runs: &Counts, steps: impl Iterator<Item = String>, it
 /// How often each effect stands.
 pub(crate) type Counts = BTreeMap<String, i64>;
 
-/// Makes the table in the file, if it is not there.
+/// Makes the table in a new file. The first life does that before anything ends it. Later ones leave the file alone: this
+/// connection would copy the log into it as it closes, and the engine would never meet the log of the life before.
 pub(crate) fn prepare_sqlite(file: &Path) {
+    if file.exists() {
+        return;
+    }
     rusqlite::Connection::open(file).unwrap().execute_batch(TABLE).unwrap();
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
@@ -23,6 +24,16 @@ use super::victim::{DRAIN, ITEMS, LAST_STEP, LOAD, WORK};
 const STEPS_OF_GRAPH: usize = 6 + 6 + 1 + 4 + 1;
 /// Items of the batch of its child.
 pub(crate) const ITEMS_OF_CHILD: u64 = 3;
+const SIGKILL: i32 = 9;
+/// A life is killed so soon after its first job, but for one of so many that gets as far as beats, sweeps and the steps
+/// that come late.
+const SHORT_MS: u64 = 25;
+const LONG_EVERY: u32 = 20;
+const LONG_MS: u64 = 500;
+const LONGEST_MS: u64 = 1_500;
+/// There are at most so many kills for each log that was copied: most copies are met by one, for they take as long as a
+/// short life.
+const KILLS_OF_A_LOG: u32 = 25;
 
 /// How often the victim is killed, unless `variable` says otherwise. The long run sets more.
 pub(crate) fn kills(variable: &str, default: u32) -> u32 {
@@ -33,7 +44,13 @@ pub(crate) fn kills(variable: &str, default: u32) -> u32 {
 pub(crate) fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store.db");
-    let accepted = lives(Place { folder: folder.path(), url: None }, kills("SPRAG_KILLS", 500));
+    let place = Place { folder: folder.path(), url: None };
+    let kills = kills("SPRAG_KILLS", 500);
+    let accepted = lives(place, kills);
+    let logs = logs(&file);
+    assert!(logs >= kills / KILLS_OF_A_LOG, "only {logs} logs were copied and begun anew");
+    place.drain();
+    print!("{logs} logs, ");
     let store = SqliteStore::look(&file).unwrap();
     let due = runtime().block_on(look(&store, folder.path(), &accepted));
     due.expect(effects::count_sqlite(&file));
@@ -44,8 +61,9 @@ pub(crate) fn on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let (cluster, runtime) = (Cluster::start(), runtime());
     let url = runtime.block_on(cluster.database());
-    let accepted =
-        lives(Place { folder: folder.path(), url: Some(&url) }, kills("SPRAG_PG_KILLS", 100));
+    let place = Place { folder: folder.path(), url: Some(&url) };
+    let accepted = lives(place, kills("SPRAG_PG_KILLS", 100));
+    place.drain();
     runtime.block_on(async {
         let store = PostgresStore::open(&PostgresOptions::new(&url)).await.unwrap();
         let due = look(&store, folder.path(), &accepted).await;
@@ -82,17 +100,24 @@ impl Place<'_> {
     }
 }
 
-/// Life after life, each killed, and a last one that ends by itself. Returns what was accepted.
+/// How often the log of this file has begun anew, after all of it was copied into the file: it says so at its front.
+fn logs(file: &Path) -> u32 {
+    let log = std::fs::read(file.with_extension("db-wal")).unwrap();
+    u32::from_be_bytes(log[12..16].try_into().unwrap())
+}
+
+/// Life after life, each killed. Returns what was accepted.
 fn lives(place: Place<'_>, kills: u32) -> BTreeSet<String> {
     let mut accepted = BTreeSet::new();
     let mut random = Random(0x5eed);
     for round in 0..kills {
         let mut life = Life::start(place.victim(LOAD).env("SPRAG_ROUND", round.to_string()));
-        std::thread::sleep(Duration::from_millis(random.below(25)));
+        let is_long = round % LONG_EVERY == LONG_EVERY - 1;
+        let (least, most) = if is_long { (LONG_MS, LONGEST_MS) } else { (0, SHORT_MS) };
+        std::thread::sleep(Duration::from_millis(least + random.below(most - least)));
         life.child.kill().unwrap();
-        accepted.extend(life.end().accepted);
+        accepted.extend(life.end_by_kill(&format!("life {round}")));
     }
-    place.drain();
     assert!(accepted.len() > kills as usize, "the engine got to work between the kills");
     print!("{kills} kills, ");
     accepted
@@ -157,6 +182,20 @@ impl Life {
         let status = self.child.wait().unwrap();
         let (accepted, complaint) = (self.accepted.join().unwrap(), self.complaint.join().unwrap());
         Ended { status, accepted, complaint }
+    }
+
+    /// The same, for one that was killed: it lived until then, got to work and had nothing to complain of. Says what it
+    /// accepted.
+    pub(crate) fn end_by_kill(self, who: &str) -> BTreeSet<String> {
+        let Ended { status, accepted, complaint } = self.end();
+        assert_eq!(
+            status.signal(),
+            Some(SIGKILL),
+            "{who} ended before, with {status}: {complaint}"
+        );
+        assert_eq!(complaint, "", "{who} complained");
+        assert!(!accepted.is_empty(), "{who} got to work");
+        accepted
     }
 }
 

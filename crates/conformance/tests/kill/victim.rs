@@ -72,7 +72,7 @@ pub(crate) fn run(folder: &Path) {
     runtime.block_on(async {
         match std::env::var("SPRAG_PG") {
             Ok(url) => play(postgres(&url, &role).await, folder, &role).await,
-            Err(_) => play(sqlite(folder), folder, &role).await,
+            Err(_) => play(sqlite(folder, &role), folder, &role).await,
         }
     });
 }
@@ -99,10 +99,16 @@ async fn postgres(url: &str, role: &str) -> PostgresStore {
     PostgresStore::open(&options).await.unwrap()
 }
 
-fn sqlite(folder: &Path) -> SqliteStore {
+fn sqlite(folder: &Path, role: &str) -> SqliteStore {
     let file = folder.join("store.db");
     effects::prepare_sqlite(&file);
-    SqliteStore::open_in_short_eras(&file, Durability::Process).unwrap_or_else(|e| gone(&e))
+    let durability = match role {
+        // As the default has it: what is killed then is met in its syncs, too.
+        LOAD | SERVE | DRAIN => Durability::Full,
+        // The other lives are many, or end where they are told to: they need not wait for the disk.
+        _ => Durability::Process,
+    };
+    SqliteStore::open_in_short_eras(&file, durability).unwrap_or_else(|e| gone(&e))
 }
 
 /// Says why this process cannot go on, and ends it.

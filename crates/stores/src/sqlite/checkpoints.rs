@@ -14,6 +14,8 @@ use super::open::{Durability, synchronous};
 /// How many pages a long log has. In a full store a job touches pages that no other one near it does: in a long log
 /// they meet again, and are copied once for many.
 pub(super) const LONG: i32 = 16_000;
+/// The same in a test that is to see many logs.
+pub(super) const SHORT: i32 = 1_000;
 
 /// What is done about the log after each commit, instead of what SQLite would do.
 struct Checkpoints {

@@ -118,6 +118,17 @@ pub struct SqliteStore {
     version: i64,
 }
 
+/// How much a store gathers before it goes on to something else.
+#[derive(Clone, Copy)]
+struct Sizes {
+    era_keys: usize,
+    log_pages: i32,
+}
+
+const USUAL: Sizes = Sizes { era_keys: eras::KEYS, log_pages: checkpoints::LONG };
+/// In a test.
+const SMALL: Sizes = Sizes { era_keys: eras::FEW, log_pages: checkpoints::SHORT };
+
 impl SqliteStore {
     /// Opens or creates a store for an engine. Another engine process on the same file is refused.
     pub fn open(path: &Path, durability: Durability) -> Answer<Self> {
@@ -128,24 +139,25 @@ impl SqliteStore {
     pub fn look(path: &Path) -> Answer<Self> {
         open::expect_file(path)?;
         let schema = Self::schema().of_a_store();
-        Self::start(path, Durability::Full, None, (&schema, eras::KEYS), None)
+        Self::start(path, Durability::Full, None, (&schema, USUAL), None)
     }
 
     /// Opens a store to look at it, with a time that a test owns.
     pub fn look_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
-        Self::start(path, Durability::Process, Some(clock), (&Self::schema(), eras::FEW), None)
+        Self::start(path, Durability::Process, Some(clock), (&Self::schema(), SMALL), None)
     }
 
     /// Opens a store whose time a test owns.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
         let (schema, lock) = (Self::schema(), Some(open::own(path)?));
-        Self::start(path, Durability::Process, Some(clock), (&schema, eras::FEW), lock)
+        Self::start(path, Durability::Process, Some(clock), (&schema, SMALL), lock)
     }
 
-    /// Opens a store whose keys begin a new era every few jobs, so that a test sees many of them.
+    /// Opens a store whose keys begin a new era every few jobs and whose log is copied while it is short, so that a test
+    /// sees many eras and many copies.
     pub fn open_in_short_eras(path: &Path, durability: Durability) -> Answer<Self> {
         let (schema, lock) = (Self::schema(), Some(open::own(path)?));
-        Self::start(path, durability, None, (&schema, eras::FEW), lock)
+        Self::start(path, durability, None, (&schema, SMALL), lock)
     }
 
     /// Opens a store as a binary that knows this schema would.
@@ -155,7 +167,7 @@ impl SqliteStore {
         clock: Option<TestClock>,
         schema: &Schema,
     ) -> Answer<Self> {
-        Self::start(path, durability, clock, (schema, eras::KEYS), Some(open::own(path)?))
+        Self::start(path, durability, clock, (schema, USUAL), Some(open::own(path)?))
     }
 
     /// Rows written and transactions committed since it was opened, as SQLite counts them: what triggers
@@ -174,16 +186,16 @@ impl SqliteStore {
         path: &Path,
         durability: Durability,
         clock: Option<TestClock>,
-        (schema, keys): (&Schema, usize),
+        (schema, sizes): (&Schema, Sizes),
         lock: Option<File>,
     ) -> Answer<Self> {
         let (mut connection, since) = open::open(path, durability, schema)?;
-        checkpoints::keep(&mut connection, path, durability, checkpoints::LONG)
+        checkpoints::keep(&mut connection, path, durability, sizes.log_pages)
             .map_err(|error| failed(&error))?;
         let clock = clock.map_or(since, clock::Clock::Test);
         let log = log::Log::start(open::unsynced(&connection, durability)?);
         let readers = readers::Readers::of(path, clock.clone(), log.durable());
-        let eras = eras::Eras::of(keys);
+        let eras = eras::Eras::of(sizes.era_keys);
         let writer = writer::Writer::start(connection, clock, eras, log)?;
         Ok(Self { writer, readers, lock, version: schema.version() })
     }
