@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -133,6 +135,7 @@ pub(crate) fn victim(role: &str) -> Command {
 /// A victim that runs, and what it says.
 pub(crate) struct Life {
     pub(crate) child: Child,
+    said: Arc<AtomicUsize>,
     accepted: JoinHandle<BTreeSet<String>>,
     complaint: JoinHandle<String>,
 }
@@ -152,6 +155,8 @@ impl Life {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut errors = child.stderr.take().unwrap();
         let (started, first) = channel();
+        let said = Arc::<AtomicUsize>::default();
+        let counted = said.clone();
         // Read as it is written: a victim must not stand still because a pipe is full.
         let accepted = std::thread::spawn(move || {
             let mut accepted = BTreeSet::new();
@@ -160,6 +165,7 @@ impl Life {
                 // The last line may be torn by a kill.
                 if line.ends_with('\n') {
                     accepted.insert(line.trim_end().to_owned());
+                    counted.fetch_add(1, Ordering::Relaxed);
                 }
                 // Nobody waits any more after the first.
                 let _ = started.send(());
@@ -174,7 +180,12 @@ impl Life {
         });
         // If it ended before that, `end` tells.
         let _ = first.recv();
-        Self { child, accepted, complaint }
+        Self { child, said, accepted, complaint }
+    }
+
+    /// How many jobs it has said were accepted, so far.
+    pub(crate) fn said(&self) -> usize {
+        self.said.load(Ordering::Relaxed)
     }
 
     /// Waits for its end.
