@@ -129,10 +129,19 @@ pub struct JobFilter {
 /// One broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The job, unless it is a count over many.
+    /// The job, unless it is about a request or a count over many.
     pub job_id: Option<JobId>,
+    /// The request, if it is about one.
+    pub request_id: Option<JobId>,
     /// What is wrong, from the rows.
     pub detail: String,
+}
+
+impl Violation {
+    /// One of a job.
+    pub fn of_job(job_id: JobId, detail: String) -> Self {
+        Self { job_id: Some(job_id), request_id: None, detail }
+    }
 }
 
 /// One question of the audit and what it found.

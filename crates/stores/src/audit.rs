@@ -1,7 +1,20 @@
 //! The audit: every invariant as a query that must return nothing, and the histories, which are read by a query and
-//! folded here. The SQL is the same on both stores, but for what only SQLite has.
+//! folded here. The SQL is the same on both stores, but for what only SQLite has. The first column is the id of a job, or
+//! of a request if it is called so.
+
+use sprag_engine::ids::JobId;
+use sprag_engine::store::Violation;
 
 use crate::replay;
+
+/// What the id in the first column of a request's check is called.
+const REQUEST: &str = "request_id";
+
+/// What a check has found, of whom the first column of its query, which is called so, names.
+pub(crate) fn violation(column: &str, id: Option<JobId>, detail: String) -> Violation {
+    let (job_id, request_id) = if column == REQUEST { (None, id) } else { (id, None) };
+    Violation { job_id, request_id, detail }
+}
 
 macro_rules! checks {
     ($($name:literal),+ $(,)?) => {

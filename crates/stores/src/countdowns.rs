@@ -49,7 +49,7 @@ fn violation(spot: &Spot, why: &str) -> Violation {
     let Place { step_index, branch, .. } = spot.place;
     let (branch, countdown) = (place::show(branch), spot.countdown);
     let detail = format!("step {step_index}, branch {branch:?}, countdown {countdown}: {why}");
-    Violation { job_id: Some(spot.job_id), detail }
+    Violation::of_job(spot.job_id, detail)
 }
 
 /// How many of those that a parked row waits for are not over.

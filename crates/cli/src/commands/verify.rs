@@ -40,6 +40,7 @@ struct Checked<'a> {
 #[derive(Serialize)]
 struct Broken<'a> {
     job_id: Option<String>,
+    request_id: Option<String>,
     detail: &'a str,
 }
 
@@ -72,6 +73,7 @@ fn report(checks: &[Check]) -> Report<'_> {
                     .iter()
                     .map(|v| Broken {
                         job_id: v.job_id.map(|id| id.to_string()),
+                        request_id: v.request_id.map(|id| id.to_string()),
                         detail: &v.detail,
                     })
                     .collect(),
@@ -84,7 +86,11 @@ fn print(check: &Check, output: &mut Output) -> Result<(), Failure> {
     let mark = if check.violations.is_empty() { "ok    " } else { "BROKEN" };
     output.line(format_args!("{mark} {}", check.name.replace('_', " ")))?;
     for violation in check.violations.iter().take(SHOWN) {
-        let whose = violation.job_id.map_or("the store".to_owned(), |job_id| job_id.to_string());
+        let whose = match (violation.job_id, violation.request_id) {
+            (Some(job_id), _) => job_id.to_string(),
+            (None, Some(request_id)) => format!("request {request_id}"),
+            (None, None) => "the store".to_owned(),
+        };
         output.line(format_args!("         {whose}: {}", violation.detail))?;
     }
     let more = check.violations.len().saturating_sub(SHOWN);

@@ -135,6 +135,25 @@ fn verify_is_content_with_the_engines_work_and_not_with_an_edited_store() {
         .map(|check| check["name"].as_str().unwrap().to_owned())
         .collect();
     assert!(violated.contains(&"04_not_exactly_one_closing_message".to_owned()), "{violated:?}");
+
+    // An id says whose it is.
+    edit.execute_batch(
+        "INSERT INTO request (request_id, status, version, run_no, events, created_at, updated_at, tenant_id,
+             request_type, request_key, content_hash, plan_revision, requirement, inputs, envelope)
+         VALUES (x'0123456789abcdef0123456789abcdef', 0, 1, 0, 7, 1, 1, 't1', 'TEST', x'', x'', '1', '', '{}', '{}')",
+    )
+    .unwrap();
+    let checks = sprag(&["verify", "--store", &books.url(), "--json"], "").json()["checks"].take();
+    let find = |name: &str| checks.as_array().unwrap().iter().find(|check| check["name"] == name);
+    let of = |name: &str| find(name).unwrap()["violations"][0].clone();
+    let request = of("19_request_events_with_gaps");
+    assert_eq!(request["request_id"], "01234567-89ab-cdef-0123-456789abcdef");
+    assert!(
+        request["job_id"].is_null()
+            && of("04_not_exactly_one_closing_message")["job_id"].is_string()
+    );
+    let people = sprag(&["verify", "--store", &books.url()], "").stdout;
+    assert!(people.contains("request 01234567-89ab-cdef-0123-456789abcdef: "), "{people}");
 }
 
 #[test]

@@ -489,7 +489,13 @@ fn to_ticks<W: World>(books: &Books) -> Vec<Damage> {
 async fn told<W: World>(play: &Play<W>) -> BTreeSet<(String, Option<JobId>)> {
     let checks = play.store().audit().await.unwrap();
     let told = checks.iter().flat_map(|check| {
-        check.violations.iter().map(|violation| (check.name.clone(), violation.job_id))
+        let is_of_requests = [RUN, REQUEST_GAPS, REQUEST_REPLAY].contains(&check.name.as_str());
+        check.violations.iter().map(move |violation| {
+            let (of, other) = (violation.job_id, violation.request_id);
+            let (of, other) = if is_of_requests { (other, of) } else { (of, other) };
+            assert_eq!(other, None, "{}", check.name);
+            (check.name.clone(), of)
+        })
     });
     told.collect()
 }

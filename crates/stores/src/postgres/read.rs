@@ -21,7 +21,7 @@ use super::rows::{
 use super::slice::{code, signed, span};
 use super::submit::Runner;
 use crate::MAX_LINES;
-use crate::audit::{CHECKS, FOLDS, Fold};
+use crate::audit::{CHECKS, FOLDS, Fold, violation};
 use crate::countdowns::{self, Spot};
 
 fn job_view(row: &Row) -> Answer<JobView> {
@@ -201,7 +201,7 @@ pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
     let mut checks = Vec::with_capacity(CHECKS.len() + FOLDS.len());
     for (name, sql) in CHECKS {
         let rows = tx.query(*sql, &[]).await.map_err(|error| failed(&error))?;
-        let violations = rows.iter().map(violation).collect::<Answer<_>>()?;
+        let violations = rows.iter().map(read_violation).collect::<Answer<_>>()?;
         checks.push(Check { name: (*name).to_owned(), violations });
     }
     for fold in FOLDS {
@@ -211,10 +211,10 @@ pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
     Ok(checks)
 }
 
-fn violation(row: &Row) -> Answer<Violation> {
+fn read_violation(row: &Row) -> Answer<Violation> {
     // A count over many jobs names none, and a NULL without a type is not a uuid to Postgres.
-    let job_id = row.try_get::<_, Option<Uuid>>(0).ok().flatten().map(JobId::from);
-    Ok(Violation { job_id, detail: get(row, 1)? })
+    let id = row.try_get::<_, Option<Uuid>>(0).ok().flatten().map(JobId::from);
+    Ok(violation(row.columns()[0].name(), id, get(row, 1)?))
 }
 
 /// What is parked waits for as many as are not over.
@@ -239,8 +239,8 @@ async fn folded(tx: &Transaction<'_>, (name, sql, fold): &Fold) -> Answer<Check>
     for row in tx.query(*sql, &[]).await.map_err(|error| failed(&error))? {
         let (found, told): (String, Option<String>) = (get(&row, 1)?, get(&row, 2)?);
         if let Err(detail) = fold(&found, told.as_deref().unwrap_or_default()) {
-            let job_id = Some(JobId::from(get::<Uuid>(&row, 0)?));
-            violations.push(Violation { job_id, detail });
+            let id = Some(JobId::from(get::<Uuid>(&row, 0)?));
+            violations.push(violation(row.columns()[0].name(), id, detail));
         }
     }
     Ok(Check { name: (*name).to_owned(), violations })

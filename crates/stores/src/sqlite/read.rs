@@ -4,14 +4,13 @@ use rusqlite::{Row, params};
 use sprag_engine::ids::{EngineNo, JobId, Place};
 use sprag_engine::store::{
     Answer, AttemptError, AttemptFilter, AttemptView, Check, Ended, EventView, JobFilter, JobView,
-    Violation,
 };
 use sprag_kernel::machine::State;
 
 use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_row, key, state};
 use super::writer::Tx;
 use crate::MAX_LINES;
-use crate::audit::{CHECKS, FOLDS, Fold, SQLITE_CHECKS};
+use crate::audit::{CHECKS, FOLDS, Fold, SQLITE_CHECKS, violation};
 use crate::countdowns::{self, Spot};
 
 fn job_view(row: &Row<'_>) -> Answer<JobView> {
@@ -216,9 +215,10 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     let mut checks = Vec::with_capacity(CHECKS.len() + SQLITE_CHECKS.len() + FOLDS.len());
     for (name, sql) in CHECKS.iter().chain(SQLITE_CHECKS) {
         let violations = tx.all(sql, [], |row| {
-            let read = || -> rusqlite::Result<Violation> {
-                let job_id: Option<[u8; 16]> = row.get(0)?;
-                Ok(Violation { job_id: job_id.map(JobId::from_bytes), detail: row.get(1)? })
+            let read = || {
+                let id: Option<[u8; 16]> = row.get(0)?;
+                let column = row.as_ref().column_name(0)?;
+                Ok(violation(column, id.map(JobId::from_bytes), row.get(1)?))
             };
             read().map_err(|error| failed(&error))
         })?;
@@ -256,8 +256,9 @@ fn folded(tx: &Tx<'_>, (name, sql, fold): &Fold) -> Answer<Check> {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         };
         let (id, found, told) = read().map_err(|error| failed(&error))?;
+        let column = row.as_ref().column_name(0).map_err(|error| failed(&error))?;
         let broken = fold(&found, told.as_deref().unwrap_or_default()).err();
-        Ok(broken.map(|detail| Violation { job_id: Some(JobId::from_bytes(id)), detail }))
+        Ok(broken.map(|detail| violation(column, Some(JobId::from_bytes(id)), detail)))
     })?;
     Ok(Check { name: (*name).to_owned(), violations: violations.into_iter().flatten().collect() })
 }
