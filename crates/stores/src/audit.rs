@@ -1,6 +1,6 @@
-//! The audit: every invariant as a query that must return nothing, and the histories, which are read by a query and
-//! folded here. The SQL is the same on both stores, but for what only SQLite has. The first column is the id of a job, or
-//! of a request if it is called so.
+//! The audit: every invariant as a query that must return nothing, and what is read by a query and judged here: the
+//! histories, which are folded, and what needs the graph of a job. The SQL is the same on both stores, but for what only
+//! SQLite has. The first column is the id of a job, or of a request if it is called so.
 
 use sprag_engine::ids::JobId;
 use sprag_engine::store::Violation;
@@ -59,6 +59,7 @@ checks! {
     "35_inbox_row_and_what_became_of_it",
     "36_tick_that_became_another_job",
     "37_tick_that_its_schedule_has_not_come_to",
+    "41_ending_job_of_which_all_waits",
 }
 
 /// The same, of what only SQLite has.

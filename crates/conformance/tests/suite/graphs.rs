@@ -437,6 +437,19 @@ on_both_stores! {
         engine.shutdown(GRACE).await.unwrap();
     }
 
+    async fn a_failure_that_nothing_tolerates_in_a_success_is_told_by_the_audit<W>(play: &Play<W>) {
+        let steps = FAN.replace("for_each: input.items", "for_each: input.items, on_failure: {tolerate: 1}");
+        let run = ran(play, &steps, json!({"items": [1, 2], "fail": [2]}), fails_where_told()).await;
+        run.succeeded();
+        let row = format!("job_id = {} AND step_id = 'after'", W::id(run.job.facts.job_id));
+        let set = |state| format!("UPDATE attempt SET state = {state} WHERE {row}");
+        play.world.execute(&set(6)).await.unwrap();
+        let checks = play.store().audit().await.unwrap();
+        let told: Vec<_> = checks.iter().filter(|c| !c.violations.is_empty()).map(|c| c.name.as_str()).collect();
+        assert_eq!(told, ["17_events_do_not_replay_to_the_row", "42_end_that_its_steps_do_not_bear_out"]);
+        play.world.execute(&set(4)).await.unwrap();
+    }
+
     async fn a_cancel_lets_what_runs_finish_and_starts_nothing<W>(play: &Play<W>) {
         let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (told, wait) = (begun.clone(), go.clone());

@@ -107,7 +107,7 @@ impl<W: World> Play<W> {
     /// Every check of the audit finds nothing.
     pub async fn expect_sound(&self) {
         let checks = self.store().audit().await.unwrap();
-        assert_eq!(checks.len(), 37 + W::OWN_CHECKS.len(), "every check has run");
+        assert_eq!(checks.len(), 39 + W::OWN_CHECKS.len(), "every check has run");
         for check in checks {
             assert!(check.violations.is_empty(), "{}: {:?}", check.name, check.violations);
         }

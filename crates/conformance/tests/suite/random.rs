@@ -22,6 +22,8 @@ use crate::world::World;
 
 /// How many graphs there are, each from its own seed.
 const GRAPHS: u64 = 50;
+/// After how many of them the audit is asked while the others go on.
+const AUDITED: u64 = 5;
 /// How many engines are lost while they run.
 const LOSSES: i64 = 8;
 /// After how many looks, 5 ms apart, a job counts as one that never ends: a busy machine may stand still for a minute.
@@ -209,6 +211,9 @@ type Ends = BTreeMap<u64, (JobState, BTreeMap<(String, u64, u32), Option<String>
 async fn ends<W: World>(play: &Play<W>, jobs: &[JobId]) -> Ends {
     let mut ends = Ends::new();
     for (seed, job_id) in (0..).zip(jobs) {
+        if seed % AUDITED == 0 {
+            play.expect_sound().await;
+        }
         let mut looks = 0;
         let state = loop {
             let state = play.job(*job_id).await.row.state;

@@ -1,4 +1,6 @@
--- Whoever closed the job has run its completion tasks, or somebody still holds the message.
-SELECT job_id, 'step ' || step_index || ', branch ' || branch || ', turn ' || turn || ', attempt ' || attempt_no
-    || ', guid ' || guid AS detail FROM attempt
-WHERE guid / 100000000000 % 10 = 1 AND guid / 100000000 % 10 = 0 AND owner IS NULL
+-- Whoever closed the job has run its completion tasks, or a living engine still holds the message.
+SELECT a.job_id, 'step ' || a.step_index || ', branch ' || a.branch || ', turn ' || a.turn || ', attempt '
+    || a.attempt_no || ', guid ' || a.guid AS detail
+FROM attempt a
+WHERE a.guid / 100000000000 % 10 = 1 AND a.guid / 100000000 % 10 = 0
+    AND NOT EXISTS (SELECT 1 FROM engine e WHERE e.engine_no = a.owner AND e.dead = 0)

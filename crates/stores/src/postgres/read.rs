@@ -22,7 +22,9 @@ use super::slice::{code, signed, span};
 use super::submit::Runner;
 use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold, violation};
-use crate::countdowns::{self, Spot};
+use crate::countdowns::{self, Countdowns, Spot};
+use crate::outcomes::{self, Found};
+use crate::protocols::{self, Protocols};
 
 fn job_view(row: &Row) -> Answer<JobView> {
     let key = key(row)?;
@@ -198,7 +200,7 @@ pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
         .start()
         .await
         .map_err(|error| failed(&error))?;
-    let mut checks = Vec::with_capacity(CHECKS.len() + FOLDS.len());
+    let mut checks = Vec::new();
     for (name, sql) in CHECKS {
         let rows = tx.query(*sql, &[]).await.map_err(|error| failed(&error))?;
         let violations = rows.iter().map(read_violation).collect::<Answer<_>>()?;
@@ -207,7 +209,11 @@ pub(super) async fn audit(pools: &Pools) -> Answer<Vec<Check>> {
     for fold in FOLDS {
         checks.push(folded(&tx, fold).await?);
     }
-    checks.push(countdowns(&tx).await?);
+    let texts = tx.query(protocols::SQL, &[]).await.map_err(|error| failed(&error))?;
+    let texts = texts.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
+    let mut protocols = Protocols::of(texts.collect::<Answer<Vec<_>>>()?);
+    checks.push(countdowns(&tx, &mut protocols).await?);
+    checks.push(outcomes(&tx, &mut protocols).await?);
     Ok(checks)
 }
 
@@ -217,33 +223,72 @@ fn read_violation(row: &Row) -> Answer<Violation> {
     Ok(violation(row.columns()[0].name(), id, get(row, 1)?))
 }
 
-/// What is parked waits for as many as are not over.
-async fn countdowns(tx: &Transaction<'_>) -> Answer<Check> {
-    let rows = tx.query(countdowns::SQL, &[]).await.map_err(|error| failed(&error))?;
-    let spot = |row: &Row| -> Answer<Spot> {
+/// Whoever is parked waits for as many as are not over, and whoever has begun for none.
+async fn countdowns(tx: &Transaction<'_>, protocols: &mut Protocols) -> Answer<Check> {
+    let mut countdowns = Countdowns::by(protocols);
+    by_the_page(tx, countdowns::SQL, |row| {
         let (step_index, turn) = (unsigned(row, 2)?, unsigned(row, 4)?);
-        Ok(Spot {
-            job_id: JobId::from(get::<Uuid>(row, 0)?),
-            definition: get(row, 1)?,
+        let spot = Spot {
             place: Place { step_index, branch: get::<i64>(row, 3)?.cast_unsigned(), turn },
             countdown: unsigned(row, 5)?,
             is_over: get::<i32>(row, 6)? == 1,
-        })
-    };
-    Ok(countdowns::check(&rows.iter().map(spot).collect::<Answer<Vec<_>>>()?))
+            has_begun: get::<i32>(row, 7)? == 1,
+        };
+        countdowns.take(JobId::from(get::<Uuid>(row, 0)?), get(row, 1)?, spot);
+        Ok(())
+    })
+    .await?;
+    Ok(countdowns.end())
+}
+
+/// Jobs have ended as their steps have.
+async fn outcomes(tx: &Transaction<'_>, protocols: &mut Protocols) -> Answer<Check> {
+    let mut violations = Vec::new();
+    by_the_page(tx, outcomes::SQL, |row| {
+        let (protocol_id, node): (Option<String>, Option<i32>) = (get(row, 2)?, get(row, 3)?);
+        let node = node.and_then(|node| u32::try_from(node).ok());
+        let (job_id, detail) = (JobId::from(get::<Uuid>(row, 0)?), get(row, 1)?);
+        let found = Found { job_id, detail, failure: protocol_id.zip(node) };
+        violations.extend(outcomes::judge(protocols, found));
+        Ok(())
+    })
+    .await?;
+    Ok(Check { name: outcomes::NAME.to_owned(), violations })
 }
 
 /// What a check that folds finds.
 async fn folded(tx: &Transaction<'_>, (name, sql, fold): &Fold) -> Answer<Check> {
     let mut violations = Vec::new();
-    for row in tx.query(*sql, &[]).await.map_err(|error| failed(&error))? {
-        let (found, told): (String, Option<String>) = (get(&row, 1)?, get(&row, 2)?);
-        if let Err(detail) = fold(&found, told.as_deref().unwrap_or_default()) {
-            let id = Some(JobId::from(get::<Uuid>(&row, 0)?));
-            violations.push(violation(row.columns()[0].name(), id, detail));
+    by_the_page(tx, sql, |row| {
+        let (found, told): (&str, Option<&str>) = (get(row, 1)?, get(row, 2)?);
+        if let Err(detail) = fold(found, told.unwrap_or_default()) {
+            let id = JobId::from(get::<Uuid>(row, 0)?);
+            violations.push(violation(row.columns()[0].name(), Some(id), detail));
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(Check { name: (*name).to_owned(), violations })
+}
+
+/// How many rows of the audit are fetched at a time. While they are judged the transaction is idle, which the server
+/// bears for some seconds only; and there may be too many to have them all.
+const PAGE: i32 = 256;
+
+/// Hands over row after row, a page at a time.
+async fn by_the_page(
+    tx: &Transaction<'_>,
+    sql: &str,
+    mut take: impl FnMut(&Row) -> Answer<()>,
+) -> Answer<()> {
+    let portal = tx.bind(sql, &[]).await.map_err(|error| failed(&error))?;
+    loop {
+        let page = tx.query_portal(&portal, PAGE).await.map_err(|error| failed(&error))?;
+        page.iter().try_for_each(&mut take)?;
+        if page.len() < PAGE.unsigned_abs() as usize {
+            return Ok(());
         }
     }
-    Ok(Check { name: (*name).to_owned(), violations })
 }
 
 /// How many jobs are open.

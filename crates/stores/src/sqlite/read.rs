@@ -11,7 +11,9 @@ use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_
 use super::writer::Tx;
 use crate::MAX_LINES;
 use crate::audit::{CHECKS, FOLDS, Fold, SQLITE_CHECKS, violation};
-use crate::countdowns::{self, Spot};
+use crate::countdowns::{self, Countdowns, Spot};
+use crate::outcomes::{self, Found};
+use crate::protocols::{self, Protocols};
 
 fn job_view(row: &Row<'_>) -> Answer<JobView> {
     let key = key(row)?;
@@ -212,7 +214,7 @@ pub(super) fn events_after(
 
 /// All checks in the reader's transaction, which is one snapshot.
 pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
-    let mut checks = Vec::with_capacity(CHECKS.len() + SQLITE_CHECKS.len() + FOLDS.len());
+    let mut checks = Vec::new();
     for (name, sql) in CHECKS.iter().chain(SQLITE_CHECKS) {
         let violations = tx.all(sql, [], |row| {
             let read = || {
@@ -227,40 +229,73 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     for fold in FOLDS {
         checks.push(folded(tx, fold)?);
     }
-    checks.push(countdowns(tx)?);
+    let texts = tx.all(protocols::SQL, [], |row| {
+        let read = || Ok((row.get(0)?, row.get(1)?));
+        read().map_err(|error| failed(&error))
+    })?;
+    let mut protocols = Protocols::of(texts);
+    checks.push(countdowns(tx, &mut protocols)?);
+    checks.push(outcomes(tx, &mut protocols)?);
     Ok(checks)
 }
 
-/// What is parked waits for as many as are not over.
-fn countdowns(tx: &Tx<'_>) -> Answer<Check> {
-    let spots = tx.all(countdowns::SQL, [], |row| {
-        let read = || -> rusqlite::Result<Spot> {
-            let (step_index, turn) = (row.get(2)?, row.get(4)?);
-            Ok(Spot {
-                job_id: JobId::from_bytes(row.get(0)?),
-                definition: row.get(1)?,
-                place: Place { step_index, branch: row.get::<_, i64>(3)?.cast_unsigned(), turn },
-                countdown: row.get(5)?,
-                is_over: row.get(6)?,
-            })
-        };
-        read().map_err(|error| failed(&error))
+/// Whoever is parked waits for as many as are not over, and whoever has begun for none.
+fn countdowns(tx: &Tx<'_>, protocols: &mut Protocols) -> Answer<Check> {
+    let mut countdowns = Countdowns::by(protocols);
+    each(tx, countdowns::SQL, |row| {
+        let (step_index, turn) = (row.get(2)?, row.get(4)?);
+        let place = Place { step_index, branch: row.get::<_, i64>(3)?.cast_unsigned(), turn };
+        let (countdown, is_over, has_begun) = (row.get(5)?, row.get(6)?, row.get(7)?);
+        let spot = Spot { place, countdown, is_over, has_begun };
+        let protocol_id = row.get_ref(1)?.as_str()?;
+        countdowns.take(JobId::from_bytes(row.get(0)?), protocol_id, spot);
+        Ok(())
     })?;
-    Ok(countdowns::check(&spots))
+    Ok(countdowns.end())
+}
+
+/// Jobs have ended as their steps have.
+fn outcomes(tx: &Tx<'_>, protocols: &mut Protocols) -> Answer<Check> {
+    let mut violations = Vec::new();
+    each(tx, outcomes::SQL, |row| {
+        let (protocol_id, node): (Option<String>, Option<u32>) = (row.get(2)?, row.get(3)?);
+        let (job_id, detail) = (JobId::from_bytes(row.get(0)?), row.get(1)?);
+        let found = Found { job_id, detail, failure: protocol_id.zip(node) };
+        violations.extend(outcomes::judge(protocols, found));
+        Ok(())
+    })?;
+    Ok(Check { name: outcomes::NAME.to_owned(), violations })
 }
 
 /// What a check that folds finds.
 fn folded(tx: &Tx<'_>, (name, sql, fold): &Fold) -> Answer<Check> {
-    let violations = tx.all(sql, [], |row| {
-        let read = || -> rusqlite::Result<([u8; 16], String, Option<String>)> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        };
-        let (id, found, told) = read().map_err(|error| failed(&error))?;
-        let column = row.as_ref().column_name(0).map_err(|error| failed(&error))?;
-        let broken = fold(&found, told.as_deref().unwrap_or_default()).err();
-        Ok(broken.map(|detail| violation(column, Some(JobId::from_bytes(id)), detail)))
+    let mut violations = Vec::new();
+    each(tx, sql, |row| {
+        let (found, told) = (row.get_ref(1)?.as_str()?, row.get_ref(2)?.as_str_or_null()?);
+        if let Err(detail) = fold(found, told.unwrap_or_default()) {
+            let column = row.as_ref().column_name(0)?;
+            violations.push(violation(column, Some(JobId::from_bytes(row.get(0)?)), detail));
+        }
+        Ok(())
     })?;
-    Ok(Check { name: (*name).to_owned(), violations: violations.into_iter().flatten().collect() })
+    Ok(Check { name: (*name).to_owned(), violations })
+}
+
+/// Hands over row after row, of which there may be many.
+fn each(
+    tx: &Tx<'_>,
+    sql: &str,
+    mut take: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+) -> Answer<()> {
+    let mut read = || {
+        let mut statement = tx.connection.prepare(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            take(row)?;
+        }
+        Ok(())
+    };
+    read().map_err(|error| failed(&error))
 }
 
 /// How many jobs are open.

@@ -2,10 +2,13 @@
 //! that says so, of the job in question. What else must follow from the same damage is listed with it. Each
 //! damage is mended again, so that nothing hides behind it.
 
+mod beside;
+
 use std::collections::BTreeSet;
 
 use sprag_engine::ids::JobId;
-use sprag_engine::store::{FinishOutcome, Store};
+use sprag_engine::protocol::Protocol;
+use sprag_engine::store::{FinishOutcome, NewJob, Store};
 use sprag_engine::upkeep::Upkeep;
 use sprag_kernel::JobState;
 use sprag_kernel::decide::callback::Report;
@@ -17,12 +20,24 @@ use crate::world::{Sqlite, World};
 /// The name of the tenant that all jobs belong to.
 const TENANT: &str = "t1";
 
+/// Two steps and one that waits for both.
+const GRAPH: &str = "
+protocol_id: graph.v1
+request_types: [GRAPH]
+steps:
+  - {step_id: left, needs: [], service: work}
+  - {step_id: right, needs: [], service: work}
+  - {step_id: both, needs: [left, right], service: work}
+";
+
 /// Jobs in various states, by what they show, and a request whose run is one of them.
 struct Books {
     queued: JobId,
+    joining: JobId,
     running: JobId,
     retrying: JobId,
     done: JobId,
+    failed: JobId,
     cancelled: JobId,
     requested: JobId,
     request: JobId,
@@ -43,7 +58,7 @@ impl Books {
         assert_eq!(retired.deleted, 1, "a key is left of the first");
         play.run_step(Report::Succeeded).await;
         play.run_step(Report::Succeeded).await;
-        create(play, "failed", 2).await;
+        let failed = create(play, "failed", 2).await;
         play.run_step(Report::NonRetryable).await;
         let cancelled = Self::cancelled(play).await;
         let retrying = create(play, "retrying", 1).await;
@@ -51,9 +66,21 @@ impl Books {
         let running = create(play, "running", 2).await;
         play.dispatch(&mut play.claim().await).await;
         let (request, requested) = Self::requested(play).await;
-        let queued = create(play, "queued", 2).await;
+        let [queued, joining] = Self::waiting(play).await;
         play.expect_sound().await;
-        Self { queued, running, retrying, done, cancelled, requested, request }
+        Self { queued, joining, running, retrying, done, failed, cancelled, requested, request }
+    }
+
+    /// Two that nobody has begun. They come together, and so their keys are in one era, which has no filter yet.
+    async fn waiting<W: World>(play: &Play<W>) -> [JobId; 2] {
+        play.store().put_protocol("graph.v1", GRAPH).await.unwrap();
+        let graph = Protocol::read(GRAPH).unwrap().graph().unwrap();
+        let mut joining = facts(TENANT, Some("joining"), "joining");
+        "graph.v1".clone_into(&mut joining.protocol_id);
+        let joining = NewJob { steps: graph.new_steps(), is_graph: true, ..new_job(joining, 1) };
+        let queued = new_job(facts(TENANT, Some("queued"), "queued"), 2);
+        let submitted = play.store().submit(play.engine, vec![queued, joining]).await.unwrap();
+        [0, 1].map(|n| submitted[n].as_ref().unwrap().job_id)
     }
 
     async fn cancelled<W: World>(play: &Play<W>) -> JobId {
@@ -172,6 +199,8 @@ const OTHER_JOB: &str = "36_tick_that_became_another_job";
 const AHEAD: &str = "37_tick_that_its_schedule_has_not_come_to";
 const CHAIN: &str = "38_events_are_not_a_chain";
 const NO_ERA: &str = "39_key_of_no_era";
+const ALL_WAITS: &str = "41_ending_job_of_which_all_waits";
+const ENDS: &str = "42_end_that_its_steps_do_not_bear_out";
 
 /// What can be done to the row of a job and to its ledgers.
 fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
@@ -200,6 +229,14 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
         shift(CLOSERS, done, guid(100_100_000_000), &first),
         shift(CLOSERS, done, guid(-100_100_000_000), &last),
         shift(TASKS, done, guid(-100_000_000), &last),
+        // Nor does an engine help that is not there.
+        Damage {
+            breaks: format!(
+                "UPDATE attempt SET guid = guid - 100000000, owner = 1000 WHERE {last}"
+            ),
+            mends: format!("UPDATE attempt SET guid = guid + 100000000, owner = NULL WHERE {last}"),
+            ..shift(TASKS, done, guid(-100_000_000), &last)
+        },
         shift(CHILDREN, retrying, guid(-10_000_000_000), &at(retrying, 0, 1)),
         shift(EARLY_TASKS, done, guid(100_000_000), &first),
         shift(MARKERS, done, ("attempt", "ledger", 100_000_000), &last),
@@ -210,6 +247,10 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
             ..set(OUTBOX, running, ("attempt", "outbox"), ["NULL", "1"], &runs)
         },
         Damage { follows: &[CHILDREN], ..shift(MESSAGE, done, guid(-10_000_000_000), &first) },
+        Damage {
+            follows: &[CHILDREN],
+            ..shift(MESSAGE, books.cancelled, guid(-10_000_000_000), &at(books.cancelled, 0, 1))
+        },
         Damage {
             follows: &[REPLAY],
             ..set(
@@ -228,6 +269,49 @@ fn to_jobs<W: World>(books: &Books) -> Vec<Damage> {
             ..set(TWO_STEPS, running, ("attempt", "state"), ["3", "0"], &at(running, 1, 1))
         },
         shift(DIRECTIVES, running, ("job", "attempts_total", 1), &job(running)),
+        shift(ENDS, done, ("job", "steps", 1), &job(done)),
+        Damage { follows: &[REPLAY], ..set(ENDS, done, ("attempt", "state"), ["6", "4"], &first) },
+        Damage {
+            follows: &[REPLAY],
+            ..set(ENDS, books.failed, ("attempt", "state"), ["4", "6"], &at(books.failed, 0, 1))
+        },
+    ]
+}
+
+/// What can be done to a graph.
+fn to_graphs<W: World>(books: &Books) -> Vec<Damage> {
+    let of = books.joining;
+    let job = format!("job_id = {}", W::id(of));
+    let roots = format!("{job} AND step_index < 2");
+    let join = format!("{job} AND step_index = 2");
+    let join_is = |breaks: &str, mends: &str, follows: &'static [&'static str]| {
+        let set = |to: &str| format!("UPDATE attempt SET {to} WHERE {join}");
+        Damage { check: COUNTDOWN, of: Some(of), breaks: set(breaks), mends: set(mends), follows }
+    };
+    // Its end is certain, and nothing of it is in the queue.
+    let ending = |parked: &str, unparked: &str| {
+        let set = |verdict: &str, to: &str| {
+            format!(
+                "UPDATE job SET verdict = {verdict} WHERE {job}; UPDATE attempt SET {to} WHERE {roots}"
+            )
+        };
+        let (breaks, mends) = (set("5", parked), set("NULL", unparked));
+        Damage { check: ALL_WAITS, of: Some(of), breaks, mends, follows: &[] }
+    };
+    vec![
+        shift(COUNTDOWN, of, ("attempt", "countdown", -1), &join),
+        shift(COUNTDOWN, of, ("attempt", "countdown", 1), &join),
+        // It began too early, or could, or nothing will ever have it begin.
+        join_is("countdown = 0, ready_at = 1", "countdown = 2, ready_at = NULL", &[]),
+        join_is("countdown = 0, timer_at = 1", "countdown = 2, timer_at = NULL", &[]),
+        join_is("countdown = 0", "countdown = 2", &[LIVE]),
+        join_is("countdown = 0, state = 4", "countdown = 2, state = 0", &[LIVE, REPLAY, MESSAGE]),
+        set(COUNTDOWN, of, ("job", "protocol_id"), ["'gone'", "'graph.v1'"], &job),
+        ending("ready_at = NULL, countdown = 1", "ready_at = 1, countdown = 0"),
+        ending(
+            "ready_at = NULL, ledger = 1000000000000, waits_for = 'go'",
+            "ready_at = 1, ledger = 0, waits_for = NULL",
+        ),
     ]
 }
 
@@ -302,189 +386,6 @@ fn to_eras<W: World>(books: &Books) -> Vec<Damage> {
     vec![shift(NO_ERA, books.queued, ("job", "era", 1_000), &job)]
 }
 
-/// What can be done to requests and to what stands beside jobs.
-fn to_the_rest<W: World>(books: &Books) -> Vec<Damage> {
-    let request = books.request;
-    let row = format!("request_id = {}", W::id(request));
-    let key = format!("job_id = {}", W::id(books.requested));
-    let made_for = format!("'r:{request}:1'");
-    let whole = |check, table: &str, column: &str, row: &str| Damage {
-        of: None,
-        ..shift(check, request, (table, column, 1), row)
-    };
-    let done = format!("(SELECT dedup_key FROM job WHERE job_id = {})", W::id(books.done));
-    let queued = W::id(books.queued);
-    vec![
-        set(RUN, request, ("job", "dedup_key"), ["'k:other'", &made_for], &key),
-        Damage {
-            follows: &[REQUEST_REPLAY],
-            ..shift(RUN, request, ("request", "run_no", 1), &row)
-        },
-        Damage {
-            follows: &[REQUEST_REPLAY],
-            ..shift(RUN, request, ("request", "status", -1), &row)
-        },
-        shift(REQUEST_GAPS, request, ("request", "events", 1), &row),
-        set(
-            REQUEST_REPLAY,
-            request,
-            ("request_event", "changes"),
-            ["'edited'", "'R1>2'"],
-            &format!("{row} AND n = 4"),
-        ),
-        whole(SLOTS, "tenant", "open_jobs", &format!("tenant_id = '{TENANT}'")),
-        whole(COUNTS, "job_count", "jobs", &format!("state = {}", JobState::Succeeded as u8)),
-        Damage {
-            check: OPEN_TASK,
-            of: Some(books.queued),
-            breaks: format!(
-                "INSERT INTO completion (job_id, task, due_at, created_at)
-                 VALUES ({queued}, 'hook:a', 1, 1)"
-            ),
-            mends: "DELETE FROM completion".to_owned(),
-            follows: &[],
-        },
-        Damage {
-            follows: &[LIVE],
-            ..set(
-                PARKED,
-                books.queued,
-                ("attempt", "countdown"),
-                ["1", "0"],
-                &format!("job_id = {queued} AND step_index = 1"),
-            )
-        },
-        // The protocol of these jobs is no graph at all.
-        set(
-            COUNTDOWN,
-            books.queued,
-            ("job", "is_graph"),
-            ["1", "0"],
-            &format!("job_id = {queued}"),
-        ),
-        Damage {
-            check: CURSOR,
-            of: Some(books.queued),
-            breaks: format!(
-                "INSERT INTO batch (job_id, step_index, branch, turn, attempt_no, lease_id, cursor,
-                     success, skip, fail, cancel, out_bytes, outcome_hash, input_hash, created_at,
-                     updated_at)
-                 VALUES ({queued}, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, {queued}, 1, 1)"
-            ),
-            mends: "DELETE FROM batch".to_owned(),
-            follows: &[],
-        },
-        Damage {
-            check: JOURNAL,
-            of: Some(books.queued),
-            breaks: format!(
-                "INSERT INTO batch_journal (job_id, step_index, branch, turn, first_seq, seqs, at,
-                     outcomes, notes, outputs)
-                 VALUES ({queued}, 0, 0, 0, 0, 1, 1, '', '', '')"
-            ),
-            mends: "DELETE FROM batch_journal".to_owned(),
-            follows: &[],
-        },
-        Damage {
-            check: MISSED,
-            of: Some(books.queued),
-            breaks: format!(
-                "UPDATE attempt SET waits_for = 'go' WHERE job_id = {queued} AND step_index = 1;
-                 {}",
-                signal(&queued, 1)
-            ),
-            mends: "DELETE FROM signal; UPDATE attempt SET waits_for = NULL".to_owned(),
-            follows: &[],
-        },
-        Damage {
-            check: NOWHERE,
-            of: Some(books.queued),
-            breaks: signal(&queued, 2),
-            mends: "DELETE FROM signal".to_owned(),
-            follows: &[],
-        },
-        set(TWICE, books.done, ("retired", "dedup_key"), [&done, "'k:old'"], "1 = 1"),
-    ]
-}
-
-/// A signal `go` that nobody has.
-fn signal(job_id: &str, n: u32) -> String {
-    format!(
-        "INSERT INTO signal (job_id, n, signal_id, name, decision, content, payload, received_at)
-         VALUES ({job_id}, {n}, 'x', 'go', 0, {job_id}, 'null', 1)"
-    )
-}
-
-/// What can be done at gates.
-fn to_gates<W: World>(books: &Books) -> Vec<Damage> {
-    let row = |id| format!("job_id = {} AND step_index = 0", W::id(id));
-    let gate = |check, of: Option<JobId>, rows: &str, admitted_at: &str| {
-        let set = |gate: &str, max: &str, admitted_at: &str| {
-            let to = format!("gate = {gate}, gate_max = {max}, admitted_at = {admitted_at}");
-            format!("UPDATE attempt SET {to} WHERE {rows}")
-        };
-        let (breaks, mends) = (set("'g'", "1", admitted_at), set("NULL", "NULL", "NULL"));
-        Damage { check, of, breaks, mends, follows: &[] }
-    };
-    let both = format!("({}) OR ({})", row(books.queued), row(books.running));
-    vec![
-        gate(ADMITTED, None, &both, "1"),
-        // One without a number beside them hides nothing.
-        Damage {
-            breaks: format!(
-                "{} UPDATE attempt SET gate = 'g', admitted_at = 1 WHERE {}",
-                gate(ADMITTED, None, &both, "1").breaks + ";",
-                row(books.retrying) + " AND attempt_no = 2"
-            ),
-            mends: format!(
-                "{} UPDATE attempt SET gate = NULL, admitted_at = NULL WHERE {}",
-                gate(ADMITTED, None, &both, "1").mends + ";",
-                row(books.retrying) + " AND attempt_no = 2"
-            ),
-            ..gate(ADMITTED, None, &both, "1")
-        },
-        gate(KEPT_SLOT, Some(books.done), &row(books.done), "1"),
-        gate(UNADMITTED, Some(books.running), &row(books.running), "NULL"),
-    ]
-}
-
-/// What can be done to the inbox and to schedules.
-fn to_ticks<W: World>(books: &Books) -> Vec<Damage> {
-    let (queued, done) = (W::id(books.queued), W::id(books.done));
-    let row = |taken_at: &str, job_id: &str, key: &str, code: &str| {
-        format!(
-            "INSERT INTO inbox (submitted_at, taken_at, job_id, envelope, dedup_key, error_code)
-             VALUES (2, {taken_at}, {job_id}, '{{}}', {key}, {code})"
-        )
-    };
-    let damage = |check, of, breaks| {
-        let mends = "DELETE FROM inbox".to_owned();
-        Damage { check, of, breaks, mends, follows: &[] }
-    };
-    let became = |sql: &str, tick: u64| {
-        format!(
-            "UPDATE job SET dedup_key = 's:nightly:1700000000001' WHERE job_id = {queued};
-             INSERT INTO schedule (tenant_id, schedule_id, cron, zone, missed, envelope, version,
-                 created_at, last_tick)
-             VALUES ('{TENANT}', 'nightly', '* * * * *', 'UTC', 0, '{{}}', 1, 1, {tick}); {sql}"
-        )
-    };
-    let ticked = row("2", &queued, "'s:nightly:1700000000001'", "NULL");
-    vec![
-        damage(INBOX, None, row("2", "NULL", "NULL", "NULL")),
-        damage(INBOX, None, row("NULL", "NULL", "NULL", "'REFUSED'")),
-        damage(INBOX, Some(books.done), row("2", &done, "NULL", "'REFUSED'")),
-        damage(OTHER_JOB, Some(books.done), row("2", &done, "'s:nightly:1700000000001'", "NULL")),
-        Damage {
-            mends: format!(
-                "DELETE FROM inbox; DELETE FROM schedule;
-                 UPDATE job SET dedup_key = 'k:queued' WHERE job_id = {queued}"
-            ),
-            ..damage(AHEAD, Some(books.queued), became(&ticked, 1_700_000_000_000))
-        },
-    ]
-}
-
 /// The checks that find something, and of whom.
 async fn told<W: World>(play: &Play<W>) -> BTreeSet<(String, Option<JobId>)> {
     let checks = play.store().audit().await.unwrap();
@@ -517,12 +418,13 @@ on_both_stores! {
     async fn each_damage_is_told_by_its_check_and_by_no_other<W>(play: &Play<W>) {
         let books = Books::write(play).await;
         let mut damages = to_jobs::<W>(&books);
+        damages.extend(to_graphs::<W>(&books));
         damages.extend(to_events::<W>(&books));
         damages.extend(to_chains::<W>(&books));
         damages.extend(to_eras::<W>(&books));
-        damages.extend(to_the_rest::<W>(&books));
-        damages.extend(to_gates::<W>(&books));
-        damages.extend(to_ticks::<W>(&books));
+        damages.extend(beside::to_the_rest::<W>(&books));
+        damages.extend(beside::to_gates::<W>(&books));
+        damages.extend(beside::to_ticks::<W>(&books));
         for damage in &damages {
             let Damage { check, of, breaks, mends, follows } = damage;
             let execute = async |sql: &str| {
