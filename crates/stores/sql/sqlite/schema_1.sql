@@ -64,7 +64,7 @@ CREATE TABLE job (
 ) WITHOUT ROWID;
 
 -- Some thousand keys that were added one after the other. New ones go to the newest era, by who is named there and has
--- read all keys; the others have a filter that says which keys they may have.
+-- read all keys; older eras have a filter that says which keys they may have.
 CREATE TABLE era (
     era INTEGER PRIMARY KEY,
     writer INTEGER NOT NULL,
@@ -433,6 +433,8 @@ END;
 -- to write it: so what nearly all messages need stands by itself. They have succeeded, hold no slot of a gate, and nothing
 -- follows, or the next step, entered for an engine that has a slot for it. With a range of one key SQLite writes a row
 -- where it has found it; by an equation it would look for its place once more.
+-- That the row of the job is as told is no condition of the trigger: if it is not, fewer rows are written than should be,
+-- and `finish.rs`, which counts them, has the call taken back.
 CREATE VIEW finish_op AS
 SELECT NULL AS job_id, NULL AS step_index, NULL AS branch, NULL AS turn, NULL AS attempt_no, NULL AS attempt_version, NULL AS job_version,
     NULL AS now, NULL AS step_to, NULL AS ledger, NULL AS guid, NULL AS semaphore, NULL AS job_to,

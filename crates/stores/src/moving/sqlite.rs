@@ -88,12 +88,13 @@ impl SqliteSide {
         })
     }
 
-    /// Deletes all rows of these tables, and the notes that begin so, in one transaction.
+    /// Deletes all rows of these tables with the eras of their keys, and the notes that begin so, in one transaction.
     pub(super) fn empty(&mut self, tables: &[&str], beginning: &str) -> Answer<()> {
         self.run(|tx| {
             for table in tables {
                 tx.execute(&format!("DELETE FROM {table}"), [])?;
             }
+            divide(tx)?;
             tx.execute(FORGET, [beginning]).map(|_| ())
         })
     }
@@ -202,4 +203,21 @@ fn cell(value: ValueRef<'_>) -> rusqlite::Result<Cell> {
         ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
         ValueRef::Real(_) => return Err(rusqlite::Error::InvalidQuery),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_emptied_has_the_one_era_that_it_began_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut side = SqliteSide::open(&folder.path().join("s.db"), false).unwrap();
+        side.connection.execute_batch("INSERT INTO era (era, writer) VALUES (1, 7)").unwrap();
+        side.empty(&["job", "retired"], "move ").unwrap();
+        let sql = "SELECT count(*), max(era), max(writer) FROM era";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let found: (i64, i64, i64) = side.connection.query_row(sql, [], row).unwrap();
+        assert_eq!(found, (1, 0, 0));
+    }
 }

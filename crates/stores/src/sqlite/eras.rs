@@ -13,7 +13,7 @@
 
 use std::cell::RefCell;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::store::{Answer, StoreError};
 
@@ -37,41 +37,52 @@ pub(super) struct Eras {
 
 struct Known {
     filters: Filters,
-    /// The newest era, and how many keys were added to it; nothing if not all is known.
-    newest: Option<(i64, usize)>,
-    /// Whether that has come about in a transaction which is not over.
-    is_moved: bool,
+    /// Nothing if not all keys are known.
+    newest: Option<Newest>,
     /// All keys of eras before this one are known, and they get no more.
     settled: i64,
+}
+
+/// The newest era, which has this writer's number.
+#[derive(Clone, Copy)]
+struct Newest {
+    era: i64,
+    /// How many keys were added to it.
+    added: usize,
+    /// Whether the transaction that began it, or took it over, is committed.
+    is_committed: bool,
 }
 
 impl Eras {
     pub(super) fn of(keys: usize) -> Self {
         // The half of an id that is by chance.
         let writer = uuid::Uuid::now_v7().as_u64_pair().1.cast_signed();
-        let known = Known { filters: Filters::of(keys), newest: None, is_moved: false, settled: 0 };
+        let known = Known { filters: Filters::of(keys), newest: None, settled: 0 };
         Self { keys, writer, known: RefCell::new(known) }
     }
 
-    /// The era that new keys are added to in this slice. From here on all keys are known.
-    pub(super) fn newest(&self, tx: &Tx<'_>) -> Answer<i64> {
+    /// Learns what others have added, and returns the era that the keys of a slice go to: the newest one, or the next if
+    /// that is full.
+    pub(super) fn catch_up(&self, tx: &Tx<'_>) -> Answer<i64> {
         let known = &mut *self.known.borrow_mut();
         let sql = "SELECT era, writer FROM era ORDER BY era DESC LIMIT 1";
         let found = tx.find(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let (era, writer): (i64, i64) =
             found.ok_or_else(|| StoreError::Poison("the file has no era".to_owned()))?;
-        let added = match known.newest {
-            Some((newest, added)) if newest == era && writer == self.writer => added,
+        // It stays unknown if something fails half-way.
+        let mut newest = match known.newest.take() {
+            Some(newest) if newest.era == era && writer == self.writer => newest,
             _ => self.learn(tx, known, era)?,
         };
-        if added < self.keys {
-            return Ok(era);
+        if newest.added >= self.keys {
+            seal(tx, known, era)?;
+            newest = Newest { era: era + 1, added: 0, is_committed: false };
+            let row = params![newest.era, self.writer];
+            tx.execute("INSERT INTO era (era, writer) VALUES (?1, ?2)", row)?;
+            crash_point("eras.after_begin");
         }
-        seal(tx, known, era)?;
-        tx.execute("INSERT INTO era (era, writer) VALUES (?1, ?2)", params![era + 1, self.writer])?;
-        crash_point("eras.after_begin");
-        (known.newest, known.is_moved) = (Some((era + 1, 0)), true);
-        Ok(era + 1)
+        known.newest = Some(newest);
+        Ok(newest.era)
     }
 
     /// The eras that may have a key.
@@ -83,22 +94,25 @@ impl Eras {
     pub(super) fn added(&self, era: i64, mark: Mark) {
         let known = &mut *self.known.borrow_mut();
         known.filters.add(era, mark);
-        known.newest = known.newest.map(|(newest, added)| (newest, added + 1));
+        if let Some(newest) = &mut known.newest {
+            debug_assert_eq!(newest.era, era, "keys are added to the newest era");
+            newest.added += 1;
+        }
     }
 
     /// The transaction is committed.
     pub(super) fn committed(&self) {
         let known = &mut *self.known.borrow_mut();
-        known.is_moved = false;
-        known.settled = known.newest.map_or(known.settled, |(era, _)| era);
+        if let Some(newest) = &mut known.newest {
+            newest.is_committed = true;
+            known.settled = newest.era;
+        }
     }
 
     /// The transaction, or a part of it, is rolled back.
     pub(super) fn rolled_back(&self) {
         let known = &mut *self.known.borrow_mut();
-        if known.is_moved {
-            known.newest = None;
-        }
+        known.newest = known.newest.filter(|newest| newest.is_committed);
     }
 
     /// Eras without a key are no more. They are deleted many at a time, since all filters are read again then.
@@ -111,15 +125,15 @@ impl Eras {
         Ok(())
     }
 
-    /// Reads what may have changed, and takes the newest era over; says how many keys that has.
-    fn learn(&self, tx: &Tx<'_>, known: &mut Known, newest: i64) -> Answer<usize> {
-        // It stays unknown if this fails half-way.
-        known.newest = None;
-        let eras =
-            tx.all("SELECT era FROM era WHERE era >= ?1 ORDER BY era", [known.settled], |row| {
-                row.get(0).map_err(|error| failed(&error))
-            })?;
-        let mut keys = 0;
+    /// Reads what may have changed, and takes the newest era over.
+    fn learn(&self, tx: &Tx<'_>, known: &mut Known, newest: i64) -> Answer<Newest> {
+        // A user's work can roll back the transaction that began an era and commit another one in its place: what
+        // was settled then is beyond what there is.
+        let first = known.settled.min(newest);
+        let eras = tx.all("SELECT era FROM era WHERE era >= ?1 ORDER BY era", [first], |row| {
+            row.get(0).map_err(|error| failed(&error))
+        })?;
+        let mut added = 0;
         for era in eras {
             let filter =
                 tx.find("SELECT filter FROM era WHERE era = ?1", [era], |row| row.get(0))?;
@@ -127,16 +141,19 @@ impl Eras {
             if filter.is_some_and(|packed| known.filters.unpack(era, &packed)) {
                 continue;
             }
-            keys = read_keys(tx, known, era)?;
+            let marks = marks(tx.connection, era).map_err(|error| failed(&error))?;
+            for mark in &marks {
+                known.filters.add(era, *mark);
+            }
+            added = marks.len();
             if era < newest {
-                // It was made by a move, or by a binary with another kind of filter.
+                // It has none, or one of a binary with another kind of filter.
                 seal(tx, known, era)?;
             }
         }
         tx.execute("UPDATE era SET writer = ?2 WHERE era = ?1", params![newest, self.writer])?;
         crash_point("eras.after_writer");
-        (known.newest, known.is_moved) = (Some((newest, keys)), true);
-        Ok(keys)
+        Ok(Newest { era: newest, added, is_committed: false })
     }
 }
 
@@ -156,21 +173,32 @@ fn divide_by(connection: &Connection, keys: usize) -> rusqlite::Result<()> {
         "DELETE FROM era;
          INSERT INTO era (era, writer) SELECT era, 0
             FROM (SELECT 0 AS era UNION SELECT era FROM job UNION SELECT era FROM retired)",
-    )
+    )?;
+    // Here, where nobody waits, and not in the first transaction of an engine.
+    let mut older =
+        connection.prepare("SELECT era FROM era WHERE era < (SELECT max(era) FROM era)")?;
+    let older: Vec<i64> =
+        older.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for era in older {
+        let mut filters = Filters::of(keys);
+        for mark in marks(connection, era)? {
+            filters.add(era, mark);
+        }
+        let row = params![era, filters.packed(era)];
+        connection.execute("UPDATE era SET filter = ?2 WHERE era = ?1", row)?;
+    }
+    Ok(())
 }
 
-/// Notes the keys of an era; says how many there are.
-fn read_keys(tx: &Tx<'_>, known: &mut Known, era: i64) -> Answer<usize> {
-    let sql = include_str!("../../sql/sqlite/keys_of_era.sql");
-    let marks = tx.all(sql, [era], |row| {
-        let text = |n| row.get_ref(n)?.as_str().map_err(rusqlite::Error::from);
-        let mark = || -> rusqlite::Result<Mark> { Ok(Mark::of(text(0)?, text(1)?)) };
-        mark().map_err(|error| failed(&error))
-    })?;
-    for mark in &marks {
-        known.filters.add(era, *mark);
-    }
-    Ok(marks.len())
+/// The keys of an era.
+fn marks(connection: &Connection, era: i64) -> rusqlite::Result<Vec<Mark>> {
+    let mut keys = connection.prepare_cached(include_str!("../../sql/sqlite/keys_of_era.sql"))?;
+    keys.query_map([era], mark)?.collect()
+}
+
+/// The mark of a tenant and a key, the first two columns. Bytes are enough: a key that is no text stops nobody.
+fn mark(row: &Row<'_>) -> rusqlite::Result<Mark> {
+    Ok(Mark::of(row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?))
 }
 
 /// Stores the filter of an era that gets no more keys.
@@ -217,6 +245,7 @@ mod tests {
             assert_eq!(count("job"), [(0, 4), (1, 4), (2, 3)]);
             assert_eq!(count("retired"), [(3, 3)]);
             assert_eq!(count("era"), [(0, 1), (1, 1), (2, 1), (3, 1)]);
+            assert_eq!(count("era WHERE filter IS NULL"), [(3, 1)], "the newest has none yet");
         }
         file.execute_batch("DELETE FROM job; DELETE FROM retired").unwrap();
         divide_by(&file, 4).unwrap();

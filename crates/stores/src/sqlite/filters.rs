@@ -19,8 +19,8 @@ pub(super) struct Mark([u32; PLACES]);
 
 impl Mark {
     /// Files hold filters: what this is for a key must never change.
-    pub(super) fn of(tenant_id: &str, dedup_key: &str) -> Self {
-        let hash = Hash::of([dedup_key, "\0", tenant_id].concat().as_bytes());
+    pub(super) fn of(tenant_id: &[u8], dedup_key: &[u8]) -> Self {
+        let hash = Hash::of(&[dedup_key, b"\0", tenant_id].concat());
         let mut words = hash.as_bytes().chunks_exact(4);
         Self(std::array::from_fn(|_| {
             let word = words.next().expect("a hash has eight words");
@@ -83,7 +83,7 @@ impl Filters {
 
     /// Adds what a file holds; says whether it is a filter of this kind.
     pub(super) fn unpack(&mut self, era: i64, packed: &[u8]) -> bool {
-        if packed.len() != self.bits.div_ceil(8) {
+        if packed.len() != bytes(self.bits) {
             return false;
         }
         let (side, bit) = self.side(era);
@@ -102,6 +102,11 @@ impl Filters {
     }
 }
 
+/// How many bytes of a file so many bits take.
+fn bytes(bits: usize) -> usize {
+    bits.div_ceil(8)
+}
+
 /// Which of so many words is this place's.
 fn at(words: usize, place: u32) -> usize {
     ((u64::from(place) * words as u64) >> 32) as usize
@@ -115,7 +120,7 @@ mod tests {
     const ERAS: i64 = 70;
 
     fn mark(n: u32) -> Mark {
-        Mark::of("t1", &format!("k:{n}"))
+        Mark::of(b"t1", format!("k:{n}").as_bytes())
     }
 
     /// So many eras, one key after the other in each.
@@ -163,9 +168,9 @@ mod tests {
     #[test]
     fn the_mark_of_a_key_never_changes() {
         let places = [0xfc82_575c, 0x365a_a3cd, 0x2794_804e, 0xb707_7448, 0xeb6f_9ca0, 0x60f1_d636];
-        assert_eq!(Mark::of("tenant", "k:key").0, places);
+        assert_eq!(Mark::of(b"tenant", b"k:key").0, places);
         let mut filters = Filters::of(4);
-        filters.add(3, Mark::of("tenant", "k:key"));
+        filters.add(3, Mark::of(b"tenant", b"k:key"));
         let packed = [0, 64, 16, 0, 16, 0, 0, 0, 16, 0, 0, 65];
         assert_eq!(filters.packed(3), packed);
     }

@@ -142,12 +142,12 @@ impl SqliteStore {
         Self::start(path, Durability::Full, None, (&schema, USUAL), None)
     }
 
-    /// Opens a store to look at it, with a time that a test owns.
+    /// Opens a store to look at it, with a time that a test owns and short eras of keys, of which it sees many.
     pub fn look_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
         Self::start(path, Durability::Process, Some(clock), (&Self::schema(), SMALL), None)
     }
 
-    /// Opens a store whose time a test owns.
+    /// Opens a store whose time a test owns, and whose eras of keys are as short.
     pub fn open_with_clock(path: &Path, clock: TestClock) -> Answer<Self> {
         let (schema, lock) = (Self::schema(), Some(open::own(path)?));
         Self::start(path, Durability::Process, Some(clock), (&schema, SMALL), lock)

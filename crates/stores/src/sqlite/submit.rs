@@ -68,12 +68,12 @@ struct Slice<'a> {
 
 impl<'a> Slice<'a> {
     fn begin(tx: &'a Tx<'a>, engine: EngineNo) -> Answer<Self> {
-        let (exceptions, era) = (Exceptions::look(tx)?, tx.eras().newest(tx)?);
+        let (exceptions, era) = (Exceptions::look(tx)?, tx.eras().catch_up(tx)?);
         Ok(Self { tx, engine, exceptions, era })
     }
 
     fn submit(&self, job: &NewJob) -> Answer<Result<Submitted, Refusal>> {
-        let mark = Mark::of(&job.facts.tenant_id, &job.facts.dedup_key);
+        let mark = Mark::of(job.facts.tenant_id.as_bytes(), job.facts.dedup_key.as_bytes());
         if let Some((job_id, hash, state)) = self.find(job, mark)? {
             let known = Known { job_id: &job_id.to_string(), hash };
             return Ok(decide(Some(known), job.facts.hash).map(|_| {
