@@ -147,7 +147,8 @@ impl World for Sqlite {
         "SELECT t.name || '.' || c.name FROM sqlite_schema t, pragma_table_info(t.name) c
         WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'";
     const TABLES: &'static str = deeds::SQLITE_TABLES;
-    const OWN_CHECKS: &'static [&'static str] = &["38_events_are_not_a_chain", "39_key_of_no_era"];
+    const OWN_CHECKS: &'static [&'static str] =
+        &["38_events_are_not_a_chain", "39_key_of_no_era", "40_key_that_its_filter_denies"];
     const EFFECTS: &'static str = "effect";
 
     fn work(effect: &str, then: Then) -> SqliteWork {

@@ -15,9 +15,10 @@ use std::cell::RefCell;
 
 use rusqlite::{Connection, Row, params};
 use sprag_engine::crash::crash_point;
-use sprag_engine::store::{Answer, StoreError};
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{Answer, Check, StoreError, Violation};
 
-use super::filters::{Filters, Mark};
+use super::filters::{Filters, Mark, is_of_kind, may_have};
 use super::rows::failed;
 use super::writer::Tx;
 
@@ -157,6 +158,47 @@ impl Eras {
     }
 }
 
+/// Keys that the filter of their era denies: a second job with such a key would be written. A filter of a kind that this
+/// binary does not know is not asked by it, but made anew.
+pub(super) fn denied(tx: &Tx<'_>) -> Answer<Check> {
+    let read = || -> rusqlite::Result<Vec<Violation>> {
+        let mut eras =
+            tx.connection.prepare("SELECT era, filter FROM era WHERE filter IS NOT NULL")?;
+        let mut eras = eras.query([])?;
+        let mut violations = Vec::new();
+        while let Some(row) = eras.next()? {
+            let (era, filter) = (row.get(0)?, row.get_ref(1)?.as_bytes()?);
+            if [KEYS, FEW].into_iter().any(|keys| is_of_kind(filter, keys)) {
+                violations.extend(denied_by(tx.connection, era, filter)?);
+            }
+        }
+        Ok(violations)
+    };
+    let violations = read().map_err(|error| failed(&error))?;
+    Ok(Check { name: DENIED.0.to_owned(), violations })
+}
+
+/// The name of the check, and the query for the keys of an era with their jobs.
+const DENIED: (&str, &str) = (
+    "40_key_that_its_filter_denies",
+    include_str!("../../sql/audit/40_key_that_its_filter_denies.sql"),
+);
+
+fn denied_by(connection: &Connection, era: i64, filter: &[u8]) -> rusqlite::Result<Vec<Violation>> {
+    let mut keys = connection.prepare_cached(DENIED.1)?;
+    let mut rows = keys.query([era])?;
+    let mut denied = Vec::new();
+    while let Some(row) = rows.next()? {
+        if may_have(filter, mark(row)?) {
+            continue;
+        }
+        let key = String::from_utf8_lossy(row.get_ref(1)?.as_bytes()?).into_owned();
+        let detail = format!("era {era}, key {key}");
+        denied.push(Violation::of_job(JobId::from_bytes(row.get(2)?), detail));
+    }
+    Ok(denied)
+}
+
 /// Divides the keys of a store that came from somewhere else into eras.
 pub(crate) fn divide(connection: &Connection) -> rusqlite::Result<()> {
     divide_by(connection, KEYS)
@@ -246,6 +288,7 @@ mod tests {
             assert_eq!(count("retired"), [(3, 3)]);
             assert_eq!(count("era"), [(0, 1), (1, 1), (2, 1), (3, 1)]);
             assert_eq!(count("era WHERE filter IS NULL"), [(3, 1)], "the newest has none yet");
+            assert_eq!(denied(&Tx::reading(&file, 0)).unwrap().violations, []);
         }
         file.execute_batch("DELETE FROM job; DELETE FROM retired").unwrap();
         divide_by(&file, 4).unwrap();

@@ -102,6 +102,19 @@ impl Filters {
     }
 }
 
+/// Whether what a file holds is a filter for so many keys.
+pub(super) fn is_of_kind(packed: &[u8], keys: usize) -> bool {
+    packed.len() == bytes(keys * BITS)
+}
+
+/// Whether a filter, as a file holds it, may have a key.
+pub(super) fn may_have(packed: &[u8], mark: Mark) -> bool {
+    mark.0.into_iter().all(|place| {
+        let at = at(packed.len() * 8, place);
+        (packed[at / 8] >> (at % 8)) & 1 == 1
+    })
+}
+
 /// How many bytes of a file so many bits take.
 fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
@@ -173,5 +186,8 @@ mod tests {
         filters.add(3, Mark::of(b"tenant", b"k:key"));
         let packed = [0, 64, 16, 0, 16, 0, 0, 0, 16, 0, 0, 65];
         assert_eq!(filters.packed(3), packed);
+        assert!(is_of_kind(&packed, 4) && !is_of_kind(&packed, 8));
+        assert!(may_have(&packed, Mark::of(b"tenant", b"k:key")));
+        assert!(!may_have(&packed, Mark::of(b"tenant", b"k:other")));
     }
 }

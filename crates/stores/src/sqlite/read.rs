@@ -7,6 +7,7 @@ use sprag_engine::store::{
 };
 use sprag_kernel::machine::State;
 
+use super::eras;
 use super::rows::{HELD_COLUMNS, HELD_WIDTH, attempt_row, failed, job_facts, job_row, key, state};
 use super::writer::Tx;
 use crate::MAX_LINES;
@@ -236,6 +237,7 @@ pub(super) fn audit(tx: &Tx<'_>) -> Answer<Vec<Check>> {
     let mut protocols = Protocols::of(texts);
     checks.push(countdowns(tx, &mut protocols)?);
     checks.push(outcomes(tx, &mut protocols)?);
+    checks.push(eras::denied(tx)?);
     Ok(checks)
 }
 

@@ -199,6 +199,7 @@ const OTHER_JOB: &str = "36_tick_that_became_another_job";
 const AHEAD: &str = "37_tick_that_its_schedule_has_not_come_to";
 const CHAIN: &str = "38_events_are_not_a_chain";
 const NO_ERA: &str = "39_key_of_no_era";
+const DENIED: &str = "40_key_that_its_filter_denies";
 const ALL_WAITS: &str = "41_ending_job_of_which_all_waits";
 const ENDS: &str = "42_end_that_its_steps_do_not_bear_out";
 
@@ -383,7 +384,11 @@ fn to_eras<W: World>(books: &Books) -> Vec<Damage> {
         return Vec::new();
     }
     let job = format!("job_id = {}", W::id(books.queued));
-    vec![shift(NO_ERA, books.queued, ("job", "era", 1_000), &job)]
+    vec![
+        shift(NO_ERA, books.queued, ("job", "era", 1_000), &job),
+        // An era that was full before the key came.
+        shift(DENIED, books.queued, ("job", "era", -1), &job),
+    ]
 }
 
 /// The checks that find something, and of whom.
