@@ -11,11 +11,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::{Engine, EngineBuilder};
-use sprag_engine::explain::explain;
+use sprag_engine::explain::explained;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
-use sprag_engine::signals::{Decision, Signal, Signals};
-use sprag_engine::store::Store;
+use sprag_engine::signals::{Decision, Signal};
+use sprag_engine::store::{AttemptFilter, Store};
 use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::JobState;
 use sprag_stores::sqlite::{Durability, SqliteStore};
@@ -68,9 +68,7 @@ pub(crate) async fn run(folder: &Path) -> Result<Vec<Told>, Box<dyn Error>> {
     let mut told = Vec::new();
     for (amount, job_id) in [(90, small), (5_000, large), (1_000_000, strange)] {
         let job = engine.closed(job_id).await?;
-        let store = engine.store();
-        let (attempts, signals) = (store.attempts(job_id).await?, store.signals(job_id).await?);
-        let happened = explain(&job, &attempts, &signals, store.now().await?).happened;
+        let happened = explained(engine.store(), &job, AttemptFilter::default()).await?.happened;
         told.push((amount, job.row.state, happened));
     }
     engine.shutdown(Duration::from_secs(5)).await?;

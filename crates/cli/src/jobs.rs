@@ -3,7 +3,6 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use sprag_engine::explain::explain;
 use sprag_engine::ids::JobId;
 use sprag_engine::store::{AttemptView, JobFilter, JobView};
 use sprag_kernel::{Code, JobState, Refusal, State};
@@ -128,9 +127,8 @@ impl Jobs {
             Self::Server(client) => client.call("GET", &path(job_id, "/explain"), b""),
             Self::Store(url) => {
                 let store = Looking::open(url)?;
-                let (job, attempts) = look(&store, job_id)?;
-                let signals = store.signals(job.facts.job_id)?;
-                Ok(value(&explain(&job, &attempts, &signals, store.now()?)))
+                let job = find(&store, job_id)?;
+                Ok(value(&store.explain(&job)?))
             }
         }
     }
@@ -203,11 +201,15 @@ impl Jobs {
 
 /// A job and its attempts, or the refusal that there is none.
 pub fn look(store: &Looking, job_id: &str) -> Result<(JobView, Vec<AttemptView>), Refusal> {
+    let job = find(store, job_id)?;
+    let attempts = store.attempts(job.facts.job_id)?;
+    Ok((job, attempts))
+}
+
+fn find(store: &Looking, job_id: &str) -> Result<JobView, Refusal> {
     let job_id: JobId = job_id.parse()?;
-    let job = store.job(job_id)?;
     let unknown = || Refusal::new(Code::JobUnknown).with("job_id", job_id.to_string());
-    let job = job.ok_or_else(unknown)?;
-    Ok((job, store.attempts(job_id)?))
+    store.job(job_id)?.ok_or_else(unknown)
 }
 
 /// All parts of a list; the path has a question mark already.

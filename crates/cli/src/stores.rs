@@ -4,15 +4,15 @@ use std::future::Future;
 
 use sprag_engine::batch::output::{self, OutputItem};
 use sprag_engine::control;
+use sprag_engine::explain::{self, Explanation};
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId};
 use sprag_engine::inbox::{InboxFilter, InboxView};
 use sprag_engine::schedules::{self, Schedule, ScheduleView, Schedules as _};
 use sprag_engine::signals::{SignalView, Signals as _};
 use sprag_engine::store::{
-    Answer, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
+    Answer, AttemptFilter, AttemptView, Check, EventView, JobFilter, JobView, Store, Submitted,
 };
 use sprag_engine::upkeep::{ServiceView, TenantView, Upkeep};
-use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, Refusal};
 use sprag_stores::AnyStore;
 use tokio::runtime::{Builder, Runtime};
@@ -133,6 +133,11 @@ impl Looking {
         self.wait(self.store.attempts(job_id))
     }
 
+    /// What happened to a job, what holds it now, and what comes next.
+    pub fn explain(&self, job: &JobView) -> Result<Explanation, Refusal> {
+        self.wait(explain::explained(&self.store, job, AttemptFilter::default()))
+    }
+
     /// Items of the ordered output of a batch.
     pub fn batch_output(
         &self,
@@ -186,10 +191,5 @@ impl Looking {
     /// Every invariant.
     pub fn audit(&self) -> Result<Vec<Check>, Refusal> {
         self.wait(self.store.audit())
-    }
-
-    /// The store's time.
-    pub fn now(&self) -> Result<Millis, Refusal> {
-        self.wait(self.store.now())
     }
 }

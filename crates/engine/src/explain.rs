@@ -6,12 +6,15 @@ use sprag_kernel::decide::rows::EndingKind;
 use sprag_kernel::retry::Millis;
 use sprag_kernel::{JobState, State, StepState};
 
+mod next;
+
 use crate::batch::store::BatchProgress;
 use crate::duration;
-use crate::graph::place;
+use crate::graph::{Graph, place};
+use crate::protocol::Protocol;
 use crate::signals::{Decision, SignalView};
-use crate::store::{AttemptView, JobView};
-use crate::upkeep::is_served;
+use crate::store::{Answer, AttemptFilter, AttemptView, JobView, Store};
+use crate::upkeep::{TaskView, is_served};
 
 /// An explanation in sentences.
 #[derive(Clone, Debug, Serialize)]
@@ -24,13 +27,48 @@ pub struct Explanation {
     pub next: String,
 }
 
-/// Explains a job at the store's time `now`.
-pub fn explain(
+/// What is looked at to explain a job.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    /// The job.
+    pub job: &'a JobView,
+    /// Its attempts, all of them.
+    pub attempts: &'a [AttemptView],
+    /// What was said to it.
+    pub signals: &'a [SignalView],
+    /// Its completion tasks that are not delivered.
+    pub tasks: &'a [TaskView],
+    /// The rules that it is pinned to; without them it is not told what would follow a failure, and when.
+    pub graph: Option<&'a Graph>,
+}
+
+impl<'a> Seen<'a> {
+    /// The rows alone.
+    pub fn of(job: &'a JobView, attempts: &'a [AttemptView]) -> Self {
+        Self { job, attempts, signals: &[], tasks: &[], graph: None }
+    }
+}
+
+/// Looks at a job in its store and explains it. Outputs above what the filter allows are not quoted.
+pub async fn explained<S: Store>(
+    store: &S,
     job: &JobView,
-    attempts: &[AttemptView],
-    signals: &[SignalView],
-    now: Millis,
-) -> Explanation {
+    filter: AttemptFilter,
+) -> Answer<Explanation> {
+    let job_id = job.facts.job_id;
+    let attempts = store.attempts_by(job_id, filter).await?;
+    let signals = store.signals(job_id).await?;
+    let tasks = store.tasks(job_id).await?;
+    let definition = store.protocol(&job.facts.protocol_id).await?;
+    let graph = definition.and_then(|text| Protocol::read(&text).ok()?.graph().ok());
+    let (attempts, signals, graph) = (&attempts[..], &signals[..], graph.as_ref());
+    let seen = Seen { job, attempts, signals, tasks: &tasks, graph };
+    Ok(explain(&seen, store.now().await?))
+}
+
+/// Explains a job at the store's time `now`.
+pub fn explain(seen: &Seen<'_>, now: Millis) -> Explanation {
+    let Seen { job, attempts, signals, .. } = *seen;
     let dispatched = attempts.iter().filter(|attempt| attempt.row.lease_id.is_some());
     let mut happened: Vec<String> = vec![submitted(job, now)];
     happened.extend(dispatched.map(|attempt| story(attempt, now)));
@@ -39,14 +77,8 @@ pub fn explain(
         happened.push(format!("The job ended {} {}.", job.row.state, ago(completed_at, now)));
     }
     let open = open(job, attempts);
-    let (now, next) = match open.first() {
-        Some(first) if is_parked(first) => (
-            held(job, &open, now),
-            "The signal has an engine go on with it, or the end of its time.".to_owned(),
-        ),
-        Some(first) => (held(job, &open, now), first.row.ledger.next().to_owned()),
-        None => (over(job), "Nothing: the job is over.".to_owned()),
-    };
+    let next = next::next(seen, &open, now);
+    let now = if open.is_empty() { over(job) } else { held(job, &open, now) };
     Explanation { happened, now, next }
 }
 

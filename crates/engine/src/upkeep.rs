@@ -61,6 +61,21 @@ pub struct Task {
     pub delivery: u32,
 }
 
+/// A completion task that is not delivered yet, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskView {
+    /// What is to be done.
+    pub task: String,
+    /// How often that was begun.
+    pub deliveries: u32,
+    /// When it is to be begun again.
+    pub due_at: Millis,
+    /// Whether somebody is at it.
+    pub is_claimed: bool,
+    /// What happened the last time.
+    pub error: Option<String>,
+}
+
 /// How a delivery went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -157,6 +172,9 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// How many completion tasks are not delivered yet.
     fn undelivered(&self) -> impl Future<Output = Answer<u64>> + Send;
+
+    /// The completion tasks of a job that are not delivered yet, by name.
+    fn tasks(&self, job_id: JobId) -> impl Future<Output = Answer<Vec<TaskView>>> + Send;
 
     /// Looks at the next `limit` jobs after this one, the oldest first, and deletes those that have ended
     /// at least `keep_ms` ago and have no task left to deliver. Their dedup keys stay. The job of the newest

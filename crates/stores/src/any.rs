@@ -24,7 +24,7 @@ use sprag_engine::store::{
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{
-    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView, Upkeep,
 };
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
@@ -482,6 +482,10 @@ impl Upkeep for AnyStore {
 
     async fn undelivered(&self) -> Answer<u64> {
         ask!(self.undelivered())
+    }
+
+    async fn tasks(&self, job_id: JobId) -> Answer<Vec<TaskView>> {
+        ask!(self.tasks(job_id))
     }
 
     async fn retire(

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use sprag_engine::explain::explain;
 use sprag_engine::graph::{CONTROL, place};
 use sprag_engine::store::{AttemptView, JobFilter, JobView};
 use sprag_kernel::decide::rows::EndingKind;
@@ -236,8 +235,7 @@ fn told(store: &Looking, jobs: Vec<(JobView, Vec<AttemptView>)>) -> Result<Told,
     let Some((job, attempts)) = jobs.into_iter().max_by_key(trouble) else {
         return Ok(Told { sentences: Vec::new(), attempts: Vec::new() });
     };
-    let sentences =
-        explain(&job, &attempts, &store.signals(job.facts.job_id)?, store.now()?).happened;
+    let sentences = store.explain(&job)?.happened;
     Ok(Told { sentences, attempts })
 }
 

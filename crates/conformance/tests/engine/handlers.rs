@@ -198,7 +198,8 @@ async fn a_heartbeat_renews_the_lease_and_its_progress_is_shown() {
     };
     assert_eq!(attempts[0].progress.as_deref(), Some(r#"{"pages":3}"#));
     let now = engine.store().now().await.unwrap();
-    let explanation = sprag_engine::explain::explain(&first, &attempts, &[], now);
+    let explanation =
+        sprag_engine::explain::explain(&sprag_engine::explain::Seen::of(&first, &attempts), now);
     assert!(explanation.now.contains(r#"It last said: {"pages":3}"#), "{}", explanation.now);
     go.notify_one();
     assert_eq!(closed(&engine, job_id).await.row.state, JobState::Succeeded);

@@ -140,7 +140,10 @@ async fn a_paused_service_starts_nothing_until_it_is_resumed() {
     assert!(ran.lock().unwrap().is_empty());
     let job = engine.store().job(paused).await.unwrap().unwrap();
     let attempts = engine.store().attempts(paused).await.unwrap();
-    let explained = sprag_engine::explain::explain(&job, &attempts, &[], job.created_at);
+    let explained = sprag_engine::explain::explain(
+        &sprag_engine::explain::Seen::of(&job, &attempts),
+        job.created_at,
+    );
     assert!(explained.now.contains("is paused"), "{}", explained.now);
     engine.resume("a").await.unwrap();
     closed(&engine, paused).await;
@@ -162,7 +165,11 @@ async fn a_job_whose_service_nobody_serves_waits_and_says_so() {
     let explained = || async {
         let job = store.job(job_id).await.unwrap().unwrap();
         let attempts = store.attempts(job_id).await.unwrap();
-        sprag_engine::explain::explain(&job, &attempts, &[], store.now().await.unwrap()).now
+        sprag_engine::explain::explain(
+            &sprag_engine::explain::Seen::of(&job, &attempts),
+            store.now().await.unwrap(),
+        )
+        .now
     };
     let now = explained().await;
     assert!(

@@ -24,7 +24,7 @@ use sprag_engine::store::{
 };
 use sprag_engine::tokens::{NewToken, TokenStore, TokenView};
 use sprag_engine::upkeep::{
-    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView, Upkeep,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::decide::rows::LeaseId;
@@ -366,6 +366,10 @@ impl<S: Store> Upkeep for Seam<S> {
 
     async fn undelivered(&self) -> Answer<u64> {
         self.0.undelivered().await
+    }
+
+    async fn tasks(&self, job_id: JobId) -> Answer<Vec<TaskView>> {
+        self.0.tasks(job_id).await
     }
 
     async fn retire(

@@ -12,7 +12,7 @@ use sprag_engine::batch::store::{
 use sprag_engine::batch::{Item, ItemContext, ItemFailure, ItemOutcome};
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
-use sprag_engine::explain::explain;
+use sprag_engine::explain::{Seen, explain};
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{EndOutcome, FinishOutcome, Held, JobView, Store};
@@ -195,7 +195,7 @@ on_both_stores! {
         let kept = batch_output(play.store(), job_id).await;
         assert_eq!(kept["refusal"]["error_code"], "SEQ_ILLEGAL_TRANSITION");
         assert!(kept["snapshot"]["next_commit_seq"].as_u64().unwrap() <= 13, "{kept}");
-        let told = explain(&job, &play.attempts(job_id).await, &[], job.updated_at);
+        let told = explain(&Seen::of(&job, &play.attempts(job_id).await), job.updated_at);
         assert!(told.happened.iter().any(|line| line.contains("next_commit_seq")), "{told:?}");
         // The process lives, and others are not concerned.
         breaks.store(false, Ordering::SeqCst);

@@ -14,7 +14,7 @@ use sprag_engine::batch::output::{self, SeqOutcome};
 use sprag_engine::batch::store::{BatchPlace, BatchWorked, Batches};
 use sprag_engine::batch::{Item, ItemContext, ItemOutcome, OutputRun};
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
-use sprag_engine::explain::explain;
+use sprag_engine::explain::{Seen, explain};
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{AttemptView, Store};
@@ -297,7 +297,7 @@ on_both_stores! {
         assert_eq!((batch.total, batch.counts.success), (Some(2_000), batch.cursor));
         let story = async || {
             let (job, attempts) = (play.job(job_id).await, play.attempts(job_id).await);
-            explain(&job, &attempts, &[], job.updated_at).happened.join("\n")
+            explain(&Seen::of(&job, &attempts), job.updated_at).happened.join("\n")
         };
         let told = story().await;
         assert!(told.contains("of 2000 items committed"), "{told}");

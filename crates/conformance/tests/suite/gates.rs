@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_engine::directive::{Directive, Failure};
-use sprag_engine::explain::explain;
+use sprag_engine::explain::{Seen, explain};
 use sprag_engine::gate::{GateView, Gates};
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::plan;
@@ -390,7 +390,7 @@ on_both_stores! {
         let job_id = create(play, most(1)).await;
         admit(play).await;
         let (job, attempts) = (play.job(job_id).await, play.attempts(job_id).await);
-        let told = explain(&job, &attempts, &[], job.created_at).now;
+        let told = explain(&Seen::of(&job, &attempts), job.created_at).now;
         assert_eq!(told, "It waits for its limit: 1 of 1 of `g` are running, 1 stand in line.");
     }
 

@@ -8,6 +8,7 @@ mod play;
 mod seam;
 mod world;
 
+mod ahead;
 mod audit;
 mod batch;
 mod batch_out;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_engine::engine::Engine;
-use sprag_engine::explain::explain;
+use sprag_engine::explain;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
 use sprag_engine::signals::{Decision, Signal, Signalled, Signals as _};
-use sprag_engine::store::{AttemptView, Store};
+use sprag_engine::store::{AttemptFilter, AttemptView, Store};
 use sprag_kernel::decide::signal::MAX_SIGNALS;
 use sprag_kernel::{Code, JobState, StepState};
 
@@ -56,9 +56,7 @@ async fn output<S: Store>(store: &S, job_id: JobId, step_id: &str) -> Value {
 
 async fn explained<S: Store>(store: &S, job_id: JobId) -> String {
     let job = store.job(job_id).await.unwrap().unwrap();
-    let attempts = store.attempts(job_id).await.unwrap();
-    let signals = store.signals(job_id).await.unwrap();
-    let told = explain(&job, &attempts, &signals, store.now().await.unwrap());
+    let told = explain::explained(store, &job, AttemptFilter::default()).await.unwrap();
     format!("{} / {} / {}", told.happened.join(" "), told.now, told.next)
 }
 

@@ -117,6 +117,10 @@ pub fn publish_failed(
     if held.job.is_ending() {
         return close_unpublished(held, version);
     }
+    let error = Some(AttemptError {
+        code: Code::PublishFailed.name().to_owned(),
+        message: storable(reason, MAX_MESSAGE_BYTES),
+    });
     match leg1::publish_failed(&held.attempt, version, Terms { now, policy })? {
         Publish::Again { publish_attempts, not_before } => {
             let mut attempt = held.attempt;
@@ -127,7 +131,7 @@ pub fn publish_failed(
                 attempt,
                 timer: Timer::At(not_before),
                 output: None,
-                error: None,
+                error,
                 changes: String::new(),
             };
             Ok((Some(amendment), None))
@@ -137,11 +141,7 @@ pub fn publish_failed(
             changes.note(Some(outbox));
             let mut after = entered_into(held, entered);
             after.attempt.outbox = Some(outbox.to());
-            let error = AttemptError {
-                code: Code::PublishFailed.name().to_owned(),
-                message: storable(reason, MAX_MESSAGE_BYTES),
-            };
-            Ok(entering(after, Some(error), changes.0))
+            Ok(entering(after, error, changes.0))
         }
         Publish::Sent { .. } | Publish::Superseded(_) => {
             unreachable!("a refused directive is neither sent nor superseded")

@@ -18,8 +18,10 @@
 //! | [`schedule`] | which ticks of a schedule become jobs |
 //! | [`request`] | draft, confirm, run, retry, and the projection of the job |
 //! | [`seq`] | one item of a batch |
+//! | [`ahead`] | what a message would come to, before it is there |
 //! | [`batch`] | what the outcomes of its items make of a batch step |
 
+pub mod ahead;
 pub mod batch;
 pub mod callback;
 pub mod cancel;

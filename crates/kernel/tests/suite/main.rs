@@ -5,6 +5,7 @@
 //! | `pairs` | all pairs of the five machines, from tables written here |
 //! | `vectors` | every fixture |
 //! | `seqs`, `idempotency`, `requests`, `ledgers`, `jobs`, `steps`, `outbox`, `graphs` | the numbered cases |
+//! | `ahead` | what is told of a message before it is there |
 //! | `gates` | who may start at a limit, and when |
 //! | `properties`, `walks` | what must hold for any input and any history |
 //! | `hostile` | input made to break a reader |
@@ -15,6 +16,7 @@
 // All of this is test code, setup included; seqs here are small.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod ahead;
 mod gates;
 mod graphs;
 mod hostile;

@@ -8,9 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
-use sprag_engine::explain::{Explanation, explain};
+use sprag_engine::explain::{self, Explanation};
 use sprag_engine::ids::{AttemptKey, JobId};
-use sprag_engine::signals::Signals as _;
 use sprag_engine::store::{AttemptFilter, AttemptView, EventView, JobFilter, JobView, Store};
 use sprag_engine::tokens::Scope;
 use sprag_kernel::JobState;
@@ -251,9 +250,7 @@ async fn explained(State(app): State<Arc<App>>, Found(job): Found<JobView>) -> A
     let store = app.engine.store();
     // Sentences quote what was left behind, but not a book.
     let filter = AttemptFilter { max_output: Some(SMALL_BYTES), ..AttemptFilter::default() };
-    let attempts = store.attempts_by(job.facts.job_id, filter).await?;
-    let signals = store.signals(job.facts.job_id).await?;
-    let explanation: Explanation = explain(&job, &attempts, &signals, store.now().await?);
+    let explanation: Explanation = explain::explained(store, &job, filter).await?;
     Ok(json(StatusCode::OK, &explanation))
 }
 

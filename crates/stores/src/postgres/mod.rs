@@ -54,7 +54,7 @@ use sprag_engine::store::{
     StoreError, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
-    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView, Upkeep,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -375,6 +375,10 @@ impl Upkeep for PostgresStore {
 
     async fn undelivered(&self) -> Answer<u64> {
         upkeep::undelivered(&self.pools).await
+    }
+
+    async fn tasks(&self, job_id: JobId) -> Answer<Vec<TaskView>> {
+        upkeep::tasks(&self.pools, job_id).await
     }
 
     async fn retire(

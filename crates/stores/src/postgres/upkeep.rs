@@ -3,7 +3,9 @@
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::{Answer, StoreError};
-use sprag_engine::upkeep::{Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView,
+};
 use sprag_kernel::retry::Millis;
 use uuid::Uuid;
 
@@ -124,6 +126,19 @@ pub(super) async fn settle_tasks(
 pub(super) async fn undelivered(pools: &Pools) -> Answer<u64> {
     let sql = "SELECT count(*) FROM sprag.completion WHERE due_at IS NOT NULL";
     pools.read(sql, &[]).await?.first().map_or(Ok(0), |row| unsigned_long(row, 0))
+}
+
+pub(super) async fn tasks(pools: &Pools, job_id: JobId) -> Answer<Vec<TaskView>> {
+    let sql = "SELECT task, deliveries, due_at, owner IS NOT NULL, error_message
+        FROM sprag.completion WHERE job_id = $1 AND due_at IS NOT NULL ORDER BY task COLLATE \"C\"";
+    let rows = pools.read(sql, &[&job_id.uuid()]).await?;
+    rows.iter()
+        .map(|row| {
+            let (task, deliveries) = (get(row, 0)?, unsigned(row, 1)?);
+            let due_at = time(row, 2)?.unwrap_or_default();
+            Ok(TaskView { task, deliveries, due_at, is_claimed: get(row, 3)?, error: get(row, 4)? })
+        })
+        .collect()
 }
 
 pub(super) async fn backlog(pools: &Pools, now: Millis, since: Millis) -> Answer<Backlog> {

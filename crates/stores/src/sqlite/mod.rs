@@ -57,7 +57,7 @@ use sprag_engine::store::{
     StoreError, Submitted, Wish, Worked,
 };
 use sprag_engine::upkeep::{
-    Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView, Upkeep,
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView, Upkeep,
 };
 use sprag_kernel::Refusal;
 use sprag_kernel::retry::Millis;
@@ -520,6 +520,10 @@ impl Upkeep for SqliteStore {
 
     async fn undelivered(&self) -> Answer<u64> {
         self.readers.run(upkeep::undelivered).await
+    }
+
+    async fn tasks(&self, job_id: JobId) -> Answer<Vec<TaskView>> {
+        self.readers.run(move |tx| upkeep::tasks(tx, job_id)).await
     }
 
     async fn retire(

@@ -4,7 +4,9 @@ use rusqlite::{named_params, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
 use sprag_engine::store::Answer;
-use sprag_engine::upkeep::{Backlog, Counts, Delivery, Retired, ServiceView, Task, TenantView};
+use sprag_engine::upkeep::{
+    Backlog, Counts, Delivery, Retired, ServiceView, Task, TaskView, TenantView,
+};
 use sprag_kernel::retry::Millis;
 
 use super::engines::expect_alive;
@@ -141,6 +143,23 @@ pub(super) fn settle_tasks(
 pub(super) fn undelivered(tx: &Tx<'_>) -> Answer<u64> {
     let sql = "SELECT count(*) FROM completion WHERE due_at IS NOT NULL";
     tx.find(sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
+}
+
+pub(super) fn tasks(tx: &Tx<'_>, job_id: JobId) -> Answer<Vec<TaskView>> {
+    let sql = "SELECT task, deliveries, due_at, owner IS NOT NULL, error_message FROM completion
+        WHERE job_id = ?1 AND due_at IS NOT NULL ORDER BY task";
+    tx.all(sql, [job_id.as_bytes()], |row| {
+        let view = || -> rusqlite::Result<TaskView> {
+            Ok(TaskView {
+                task: row.get(0)?,
+                deliveries: row.get(1)?,
+                due_at: row.get(2)?,
+                is_claimed: row.get(3)?,
+                error: row.get(4)?,
+            })
+        };
+        view().map_err(|error| failed(&error))
+    })
 }
 
 pub(super) fn backlog(tx: &Tx<'_>, now: Millis, since: Millis) -> Answer<Backlog> {

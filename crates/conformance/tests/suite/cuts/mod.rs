@@ -68,6 +68,7 @@ const READS: &[&str] = &[
     "services",
     "signal_of",
     "signals",
+    "tasks",
     "tenants",
     "token",
     "tokens",

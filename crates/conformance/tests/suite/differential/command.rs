@@ -534,6 +534,7 @@ async fn read<S: Store>(store: &S, job_id: JobId) -> String {
         told(&attempts),
         told(&store.events(job_id).await),
         told(&store.signals(job_id).await),
+        told(&store.tasks(job_id).await),
         told(&store.children(job_id, None).await),
         told(&store.cancelling(vec![job_id]).await),
         told(&store.ends(ends).await),

@@ -253,6 +253,7 @@ const READING: &[&str] = &[
     "services",
     "tenants",
     "undelivered",
+    "tasks",
     "backlog",
     "counts",
     "batch",
