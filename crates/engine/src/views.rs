@@ -99,6 +99,10 @@ pub struct EventView {
     pub at: Millis,
     /// The step and attempt it is about.
     pub attempt: Option<(u32, u32)>,
+    /// The branch of that step.
+    pub branch: u64,
+    /// The turn of that step.
+    pub turn: u32,
     /// What changed.
     pub changes: String,
     /// JSON text of what else is to be said.

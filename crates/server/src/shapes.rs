@@ -201,6 +201,12 @@ pub struct EventData {
     /// The attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt_no: Option<u32>,
+    /// The branch of a fan-out, as steps show it; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The turn of a cycle; absent for the first, and where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
     /// Every move of the commit, in order.
     pub changes: Vec<ChangeShape>,
     /// What else is to be said, such as who sent a signal and why.
@@ -240,6 +246,8 @@ impl EventShape {
             data: EventData {
                 step_index: event.attempt.map(|(step, _)| step),
                 attempt_no: event.attempt.map(|(_, attempt)| attempt),
+                branch: (event.branch != 0).then(|| event.branch.to_string()),
+                turn: (event.turn != 0).then_some(event.turn),
                 changes,
                 note: event.note.as_deref().and_then(|note| serde_json::from_str(note).ok()),
             },

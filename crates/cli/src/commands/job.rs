@@ -332,7 +332,9 @@ pub fn event_line(event: &Value, output: &mut Output) -> Result<(), Failure> {
     }
     let data = &event["data"];
     let about = match (&data["step_index"], &data["attempt_no"]) {
-        (Value::Number(step), Value::Number(no)) => format!("step {step} attempt {no}"),
+        (Value::Number(step), Value::Number(no)) => {
+            format!("step {step}{} attempt {no}", whereabouts(data))
+        }
         _ => String::new(),
     };
     let changes = data["changes"].as_array().into_iter().flatten();
@@ -344,6 +346,14 @@ pub fn event_line(event: &Value, output: &mut Output) -> Result<(), Failure> {
     let note = if data["note"].is_null() { String::new() } else { format!("  {}", data["note"]) };
     let (n, at) = (&event["n"], &event["at"]);
     output.line(format_args!("{job}{n:>4}  {at}  {about:20}  {moves}{note}"))
+}
+
+/// The branch and the turn of an event, if its step has any.
+fn whereabouts(data: &Value) -> String {
+    let branch = data["branch"].as_str().and_then(|branch| branch.parse().ok());
+    let branch = branch.map(|branch| format!(" branch {}", place::show(branch)));
+    let turn = data["turn"].as_u64().map(|turn| format!(" turn {turn}"));
+    branch.unwrap_or_default() + &turn.unwrap_or_default()
 }
 
 fn watch(jobs: &Jobs, args: &WatchArgs, output: &mut Output) -> Result<(), Failure> {

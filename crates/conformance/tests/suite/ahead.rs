@@ -278,4 +278,22 @@ on_both_stores! {
         play.store().settle_tasks(play.engine, settled).await.unwrap();
         assert_eq!(next(play, job_id).await, "Nothing: the job is over.");
     }
+
+    async fn events_of_branches_and_turns_can_be_told_apart<W>(play: &Play<W>) {
+        let steps = "  - {step_id: a, for_each: input.pages, service: work}\n  \
+                       - {step_id: b, repeat: {while: 'turn < 1', max: 3}, service: work}\n";
+        let answers = handler(|_| async { Ok(json!(1)) });
+        let engine = with(play, steps).await.service(SERVICE, 2, answers).start().await.unwrap();
+        let job_id = submit(&engine, json!({"pages": [1, 2]})).await;
+        assert_eq!(closed(play, job_id).await, JobState::Succeeded);
+        let events = play.store().events(job_id).await.unwrap();
+        let seen: std::collections::BTreeSet<(u64, u32)> =
+            events.iter().map(|event| (event.branch, event.turn)).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(0, 0), (0, 1), (1, 0), (2, 0)]);
+        let fed = crate::feed::look_for(play, sprag_engine::store::Cursor::START, events.len()).await;
+        let mut fed: Vec<_> = fed.into_iter().map(|event| event.event).collect();
+        fed.sort_by_key(|event| event.n);
+        assert_eq!(fed, events, "the feed says the same");
+        engine.shutdown(GRACE).await.unwrap();
+    }
 }

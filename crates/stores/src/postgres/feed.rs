@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::pools::Pools;
-use super::rows::{get, unsigned_long};
+use super::rows::{get, unsigned, unsigned_long};
 
 pub(super) async fn feed(pools: &Pools, after: Cursor, limit: u32) -> Answer<Vec<FeedEvent>> {
     let (transaction, position) = after.parts();
@@ -35,6 +35,8 @@ fn feed_event(row: &Row) -> Answer<FeedEvent> {
             attempt: count(6)?.zip(count(7)?),
             changes: get(row, 8)?,
             note: get(row, 9)?,
+            branch: get::<i64>(row, 10)?.cast_unsigned(),
+            turn: unsigned(row, 11)?,
         },
     })
 }

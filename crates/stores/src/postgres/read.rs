@@ -171,8 +171,8 @@ pub(super) async fn events_after(
     n: u64,
     limit: u32,
 ) -> Answer<Vec<EventView>> {
-    let sql = "SELECT n::bigint, at, step_index, attempt_no, changes, note FROM sprag.event
-        WHERE job_id = $1 AND n > $2::bigint ORDER BY n LIMIT $3::bigint";
+    let sql = "SELECT n::bigint, at, step_index, attempt_no, changes, note, branch, turn
+        FROM sprag.event WHERE job_id = $1 AND n > $2::bigint ORDER BY n LIMIT $3::bigint";
     let rows = pools.read(sql, &[&job_id.uuid(), &span(n), &i64::from(limit)]).await?;
     let count = |row: &Row, column| -> Answer<Option<u32>> {
         Ok(get::<Option<i32>>(row, column)?.and_then(|count| u32::try_from(count).ok()))
@@ -185,6 +185,8 @@ pub(super) async fn events_after(
                 attempt: count(row, 2)?.zip(count(row, 3)?),
                 changes: get(row, 4)?,
                 note: get(row, 5)?,
+                branch: get::<i64>(row, 6)?.cast_unsigned(),
+                turn: unsigned(row, 7)?,
             })
         })
         .collect()

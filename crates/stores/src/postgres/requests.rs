@@ -61,7 +61,8 @@ impl RequestStore for PostgresStore {
         let rows = self.pools.read(sql, &[&request_id.uuid()]).await?;
         let event = |row: &Row| {
             let (n, at) = (unsigned_long(row, 0)?, unsigned_long(row, 1)?);
-            Ok(EventView { n, at, attempt: None, changes: get(row, 2)?, note: None })
+            let (changes, attempt, note) = (get(row, 2)?, None, None);
+            Ok(EventView { n, at, attempt, branch: 0, turn: 0, changes, note })
         };
         rows.iter().map(event).collect()
     }

@@ -28,6 +28,8 @@ fn feed_event(row: &Row<'_>) -> rusqlite::Result<FeedEvent> {
             attempt: step.zip(attempt),
             changes: row.get(7)?,
             note: row.get(8)?,
+            branch: row.get::<_, i64>(9)?.cast_unsigned(),
+            turn: row.get(10)?,
         },
     })
 }

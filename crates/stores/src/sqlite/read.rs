@@ -207,6 +207,8 @@ pub(super) fn events_after(
                 attempt: step.zip(attempt),
                 changes: row.get(4)?,
                 note: row.get(5)?,
+                branch: row.get::<_, i64>(6)?.cast_unsigned(),
+                turn: row.get(7)?,
             })
         };
         view().map_err(|error| failed(&error))

@@ -116,6 +116,8 @@ fn events(tx: &Tx<'_>, request_id: RequestId) -> Answer<Vec<EventView>> {
                 n: row.get(0)?,
                 at: row.get(1)?,
                 attempt: None,
+                branch: 0,
+                turn: 0,
                 changes: row.get(2)?,
                 note: None,
             })
