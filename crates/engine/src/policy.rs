@@ -94,6 +94,19 @@ impl Retry {
     }
 }
 
+impl Timeouts {
+    /// Refuses a time that would be over before it begins, naming the place.
+    pub(crate) fn check(&self, place: &str) -> Result<(), Refusal> {
+        for (field, given) in [("ack", self.ack), ("lease", self.lease), ("step", self.step)] {
+            if given == Some(0) {
+                let reason = "is 0: it would be over before it begins".to_owned();
+                return Err(invalid(&format!("{place}.timeouts.{field}"), reason));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Policy {
     /// What a step says goes before what is said of its service.
     pub(crate) fn of(own: &ServiceDefaults, service: Option<&ServiceDefaults>) -> Self {
@@ -174,6 +187,9 @@ steps:
             ("backoff: [1s, 9s]", "backoff: []", "services.ocr.retry.backoff"),
             ("  ocr:", "  orc:", "services.orc"),
             ("lease: 2m", "leash: 2m", "services.ocr.timeouts"),
+            ("lease: 2m", "lease: 0s", "services.ocr.timeouts.lease"),
+            ("lease: 2m", "ack: 0s", "services.ocr.timeouts.ack"),
+            ("timeouts: {step: 5s}", "timeouts: {step: 0s}", "steps[1].timeouts.step"),
         ] {
             let refusal = Protocol::read(&TEXT.replace(right, wrong)).unwrap_err();
             let named = refusal.field("place").unwrap().to_string();

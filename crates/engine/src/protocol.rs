@@ -164,6 +164,9 @@ impl Protocol {
         if self.request_types.is_empty() {
             return Err(invalid("request_types", "is empty".to_owned()));
         }
+        for (index, request_type) in self.request_types.iter().enumerate() {
+            named("request_types", request_type, &format!("request_types[{index}]"))?;
+        }
         let count: usize = self.steps.iter().map(Step::count).sum();
         if self.steps.is_empty() || count > MAX_STEPS {
             let reason = format!("has {count} steps, 1 to {MAX_STEPS} are allowed");
@@ -182,6 +185,7 @@ impl Protocol {
                 return Err(invalid(&place, "is the service of no step".to_owned()));
             }
             defaults.retry.check(&place)?;
+            defaults.timeouts.check(&place)?;
             check_priority(defaults.priority, &place)?;
         }
         Graph::of(self)
@@ -220,7 +224,32 @@ impl Step {
     fn check(&self, place: &str) -> Result<(), Refusal> {
         named("step_id", &self.step_id, &format!("{place}.step_id"))?;
         check_priority(self.priority, place)?;
-        self.retry.check(place)
+        self.retry.check(place)?;
+        self.timeouts.check(place)?;
+        self.check_scope(place)
+    }
+
+    /// Around a list of steps the engine does no more than open and close it, so what is said of attempts there is of no
+    /// effect, but for how often the engine may be lost with it.
+    fn check_scope(&self, place: &str) -> Result<(), Refusal> {
+        let (retry, timeouts) = (&self.retry, &self.timeouts);
+        let idle = [
+            ("step_type", self.step_type.is_some()),
+            ("retry.max_attempts", retry.max_attempts.is_some()),
+            ("retry.backoff", retry.backoff.is_some()),
+            ("retry.ack_backoff", retry.ack_backoff.is_some()),
+            ("timeouts.ack", timeouts.ack.is_some()),
+            ("timeouts.lease", timeouts.lease.is_some()),
+            ("timeouts.step", timeouts.step.is_some()),
+            ("priority", self.priority.is_some()),
+        ];
+        match idle.iter().find(|(_, is_said)| *is_said && !self.steps.is_empty()) {
+            Some((key, _)) => {
+                let reason = "has no effect around a list of steps: say it of the steps inside";
+                Err(invalid(&format!("{place}.{key}"), reason.to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A step is one thing, and its keys belong to what it is.

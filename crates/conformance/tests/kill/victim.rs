@@ -286,7 +286,10 @@ fn with_batches_and_bus<S: Effects>(builder: EngineBuilder<S>) -> EngineBuilder<
 
 /// A step, and those inside of it, are tried again at once.
 pub(crate) fn soon(step: &mut Step) {
-    step.retry.backoff = Some(vec![1]);
+    // Around a list of steps nothing is tried.
+    if step.steps.is_empty() {
+        step.retry.backoff = Some(vec![1]);
+    }
     // The worker dies with the engine, which is none of the step's fault: its next attempt comes soon.
     if ["outside", "published"].contains(&step.service.as_str()) {
         step.retry.ack_backoff = Some(vec![1]);

@@ -18,7 +18,7 @@ use crate::world::World;
 fn protocol(steps: &str) -> Protocol {
     let text = format!("protocol_id: graph.v1\nrequest_types: [GRAPH]\nsteps:\n{steps}");
     let mut protocol = Protocol::read(&text).unwrap_or_else(|refusal| panic!("{refusal}"));
-    for step in &mut protocol.steps {
+    for step in protocol.steps.iter_mut().filter(|step| step.steps.is_empty()) {
         step.retry.backoff = Some(vec![0]);
     }
     protocol

@@ -51,7 +51,7 @@ async fn engine<W: World>(
         let (id, kind) = (format!("{name}.v1"), name.to_uppercase());
         let text = format!("protocol_id: {id}\nrequest_types: [{kind}]\nsteps:{steps}");
         let mut protocol = Protocol::read(&text).unwrap_or_else(|refusal| panic!("{refusal}"));
-        for step in &mut protocol.steps {
+        for step in protocol.steps.iter_mut().filter(|step| step.steps.is_empty()) {
             step.retry.backoff = Some(vec![0]);
         }
         builder = builder.protocol(protocol);

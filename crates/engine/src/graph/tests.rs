@@ -210,6 +210,47 @@ fn mistakes_are_refused_where_they_are() {
 }
 
 #[test]
+fn around_a_list_of_steps_nothing_is_said_of_attempts_but_how_often_an_engine_may_be_lost() {
+    let around = |opens: &str, said: &str| {
+        format!("  - {{step_id: a, {opens}, {said}, steps: [{{step_id: b, service: s}}]}}\n")
+    };
+    for opens in ["for_each: input", "repeat: {while: 'true', max: 2}"] {
+        for (said, place) in [
+            ("step_type: T", "steps[0].step_type"),
+            ("retry: {max_attempts: 2}", "steps[0].retry.max_attempts"),
+            ("retry: {backoff: [1s]}", "steps[0].retry.backoff"),
+            ("retry: {ack_backoff: [1s]}", "steps[0].retry.ack_backoff"),
+            ("timeouts: {ack: 1s}", "steps[0].timeouts.ack"),
+            ("timeouts: {lease: 1s}", "steps[0].timeouts.lease"),
+            ("timeouts: {step: 1s}", "steps[0].timeouts.step"),
+            ("priority: 1", "steps[0].priority"),
+        ] {
+            refused(&around(opens, said), place, "has no effect around a list of steps");
+        }
+        assert_eq!(graph(&around(opens, "retry: {max_losses: 1}")).node(0).policy.max_losses, 1);
+        graph(&format!(
+            "  - {{step_id: a, {opens}, service: s, priority: 1, timeouts: {{ack: 1s}}}}\n"
+        ));
+    }
+}
+
+#[test]
+fn a_timeout_of_0_and_a_request_type_that_is_no_name_are_refused() {
+    for key in ["ack", "lease", "step"] {
+        let step = format!("  - {{step_id: a, service: s, timeouts: {{{key}: 0s}}}}\n");
+        refused(&step, &format!("steps[0].timeouts.{key}"), "over before it begins");
+    }
+    let steps = "steps: [{step_id: a, service: s}]";
+    for wrong in ["''", "\"a\\tb\"", &"x".repeat(201)] {
+        let text = format!("protocol_id: p.v1\nrequest_types: [P, {wrong}]\n{steps}");
+        let refusal = Protocol::read(&text).unwrap_err();
+        assert_eq!(refusal.code().name(), "NAME_INVALID");
+        assert_eq!(refusal.field("place").unwrap().to_string(), "request_types[1]");
+        assert!(refusal.field("line").is_some(), "{refusal}");
+    }
+}
+
+#[test]
 fn a_branch_sees_its_own_steps_and_those_before_the_fan_out_but_not_its_siblings() {
     let steps = |when: &str| {
         format!(
