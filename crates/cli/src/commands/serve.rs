@@ -79,6 +79,12 @@ pub struct ServeArgs {
     /// The largest body of many envelopes [default: 67108864]
     #[arg(long, value_name = "BYTES", env = "SPRAG_MAX_BULK_BYTES", hide_env_values = true)]
     max_bulk_bytes: Option<usize>,
+    /// The largest envelope; a call that brings it may be no larger [default: 1048576]
+    #[arg(long, value_name = "BYTES", env = "SPRAG_MAX_ENVELOPE_BYTES", hide_env_values = true)]
+    max_envelope_bytes: Option<usize>,
+    /// The largest output of a step [default: 1048576]
+    #[arg(long, value_name = "BYTES", env = "SPRAG_MAX_OUTPUT_BYTES", hide_env_values = true)]
+    max_output_bytes: Option<usize>,
     /// Connections at a time [default: 1024]
     #[arg(long, value_name = "COUNT", env = "SPRAG_MAX_CONNECTIONS", hide_env_values = true)]
     max_connections: Option<usize>,
@@ -156,6 +162,8 @@ impl ServeArgs {
             hosts: if self.hosts.is_empty() { file.hosts } else { self.hosts },
             max_body_bytes: self.max_body_bytes.or(file.max_body_bytes),
             max_bulk_bytes: self.max_bulk_bytes.or(file.max_bulk_bytes),
+            max_envelope_bytes: self.max_envelope_bytes.or(file.max_envelope_bytes),
+            max_output_bytes: self.max_output_bytes.or(file.max_output_bytes),
             max_connections: self.max_connections.or(file.max_connections),
             max_streams: self.max_streams.or(file.max_streams),
             rate: self.rate.or(file.rate),
@@ -171,14 +179,32 @@ impl ServeArgs {
         })
     }
 
-    fn engine(&self) -> EngineConfig {
-        EngineConfig {
+    /// What is said of sizes has to fit through the door.
+    fn engine(&self, settings: &Settings) -> Result<EngineConfig, Refusal> {
+        let default = EngineConfig::default();
+        let (body, most) = ("max_body_bytes", settings.max_body_bytes);
+        for (name, given) in [
+            ("max_envelope_bytes", self.max_envelope_bytes),
+            ("max_output_bytes", self.max_output_bytes),
+        ] {
+            let reason = match given {
+                Some(0) => format!("{name} is 0, so that nothing would fit"),
+                Some(bytes) if bytes > most => format!(
+                    "{name} is {bytes}, but no call may bring more than {body}, which is {most}: raise that, too"
+                ),
+                Some(_) | None => continue,
+            };
+            return Err(Refusal::new(Code::ConfigInvalid).with("reason", reason));
+        }
+        Ok(EngineConfig {
             name: "serve".to_owned(),
+            max_envelope_bytes: self.max_envelope_bytes.unwrap_or(default.max_envelope_bytes),
+            max_output_bytes: self.max_output_bytes.unwrap_or(default.max_output_bytes),
             exec: self.allow_exec.then_some(COMMANDS),
             retention: self.retention.map(Duration::from_millis),
             dedup_retention: self.key_retention.map(Duration::from_millis),
-            ..EngineConfig::default()
-        }
+            ..default
+        })
     }
 
     fn settings(&self) -> Result<Settings, Refusal> {
@@ -215,6 +241,7 @@ impl ServeArgs {
 pub fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> {
     let args = args.clone().with_file()?;
     let settings = args.settings()?;
+    let config = args.engine(&settings)?;
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
     match args.log.unwrap_or(LogForm::Text) {
         LogForm::Text => log.init(),
@@ -224,10 +251,14 @@ pub fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| unreadable("a thread", &error))?;
-    Ok(runtime.block_on(serve(&args, settings, output))?)
+    Ok(runtime.block_on(serve(&args, (settings, config), output))?)
 }
 
-async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Result<(), Refusal> {
+async fn serve(
+    args: &ServeArgs,
+    (settings, config): (Settings, EngineConfig),
+    output: &mut Output,
+) -> Result<(), Refusal> {
     // Before the first caller can connect, so that no signal is missed.
     let stop = stop_signal()?;
     let path = data_folder(args.data.as_ref());
@@ -238,7 +269,6 @@ async fn serve(args: &ServeArgs, settings: Settings, output: &mut Output) -> Res
     let beside = || format!("sqlite:{}", folder.path("sprag.db").display());
     let store = AnyStore::open(&args.store.clone().unwrap_or_else(beside)).await?;
     let protocols = args.protocols.as_deref().map(protocols).transpose()?.unwrap_or_default();
-    let config = args.engine();
     let caller = outbound::caller(args.allow_private_http);
     let engine = EngineBuilder::new(store).config(config).http(caller).start().await?;
     for protocol in protocols {

@@ -190,3 +190,26 @@ fn a_finished_job_is_gone_after_its_time_and_its_key_is_still_known() {
     assert_eq!((&again["jobId"], &again["created"]), (&done["jobId"], &false.into()));
     house.close();
 }
+
+#[test]
+fn a_larger_envelope_and_a_larger_output_are_taken_where_the_server_is_told_so() {
+    let mut house = House::open();
+    house.json(&["protocol", "put", &house.write("p.yaml", &single("reader"))], "");
+    let mut large: serde_json::Value = serde_json::from_str(&envelope("READER", 1)).unwrap();
+    large["payload"]["text"] = "x".repeat(1 << 20).into();
+    let large = large.to_string();
+    let refused = house.sprag(&["submit", "-", "--json"], &large);
+    let error = refused.error();
+    assert_eq!(error["error_code"], "INPUT_TOO_LARGE");
+    assert_eq!(error["fields"]["limit_bytes"], 1 << 20);
+    assert!(house.server.take().unwrap().stop().success());
+    house.write("sprag.yaml", "max_envelope_bytes: 3000000\nmax_output_bytes: 3000000\n");
+    house.config = Some(house.file("sprag.yaml"));
+    house.serve();
+    // Its output is the directive, with the payload in it.
+    let worker = house.worker("reader", "cat");
+    let done = house.json(&["submit", "-", "--wait"], &large);
+    assert_eq!(done["state"], "SUCCEEDED", "{}", done["error_message"]);
+    assert!(worker.stop().success());
+    house.close();
+}

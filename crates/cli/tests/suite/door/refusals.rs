@@ -33,6 +33,19 @@ fn a_configuration_file_is_read_and_its_mistakes_are_named() {
 }
 
 #[test]
+fn sizes_that_no_call_could_bring_are_refused() {
+    let refused = |given: &[&str], reason: &str| {
+        let said = sprag(&[&["serve", "--listen", "127.0.0.1:0"], given].concat(), "");
+        said.refused("CONFIG_INVALID");
+        assert!(said.stderr.contains(reason), "{}", said.stderr);
+    };
+    refused(&["--max-envelope-bytes", "5000000"], "max_body_bytes, which is 4194304");
+    refused(&["--max-output-bytes", "5000000"], "max_body_bytes, which is 4194304");
+    refused(&["--max-envelope-bytes", "2000", "--max-body-bytes", "1000"], "which is 1000");
+    refused(&["--max-output-bytes", "0"], "nothing would fit");
+}
+
+#[test]
 fn a_caller_without_a_server_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().display().to_string();
