@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
+use sprag_kernel::Cause;
 use sprag_lanes::ErrorClass;
 
 use crate::batch::{BatchHandler, Item, ItemContext, ItemFailure, ItemOutcome};
@@ -76,7 +77,9 @@ impl Running {
             (None, Ok(status)) => {
                 Finished::ByItself(outcome(status, &stdout, &String::from_utf8_lossy(&stderr)))
             }
-            (None, Err(error)) => Finished::ByItself(Err(Failure::retryable("EXEC_FAILED", error))),
+            (None, Err(error)) => {
+                Finished::ByItself(Err(Failure::retryable(Cause::ExecFailed.name(), error)))
+            }
         }
     }
 
@@ -128,28 +131,28 @@ fn signal(child: &Child, signal: Signal) {
 fn outcome(status: ExitStatus, stdout: &[u8], stderr: &str) -> Result<Value, Failure> {
     match status.code() {
         Some(0) if stdout.trim_ascii().is_empty() => Ok(Value::Null),
-        Some(0) => {
-            serde_json::from_slice(stdout).map_err(|error| Failure::fatal("OUTPUT_INVALID", error))
-        }
+        Some(0) => serde_json::from_slice(stdout)
+            .map_err(|error| Failure::fatal(Cause::OutputInvalid.name(), error)),
         Some(code) if FATAL.contains(&code) => {
-            Err(Failure::fatal(&format!("EXIT_{code}"), stderr.trim()))
+            Err(Failure::fatal(&Cause::Exit.numbered(code), stderr.trim()))
         }
-        Some(code) => Err(Failure::retryable(&format!("EXIT_{code}"), stderr.trim())),
+        Some(code) => Err(Failure::retryable(&Cause::Exit.numbered(code), stderr.trim())),
         None => {
             let signal = status.signal().unwrap_or_default();
-            Err(Failure::retryable(&format!("SIGNAL_{signal}"), stderr.trim()))
+            Err(Failure::retryable(&Cause::Signal.numbered(signal), stderr.trim()))
         }
     }
 }
 
 fn start(exec: &Exec, input: String) -> Result<Running, Failure> {
     let Some((program, arguments)) = exec.command.split_first() else {
-        return Err(Failure::fatal("EXEC_FAILED", "the step has no command"));
+        return Err(Failure::fatal(Cause::ExecFailed.name(), "the step has no command"));
     };
     let mut command = Command::new(program);
     command.args(arguments).envs(&exec.env);
-    Running::start(command, input)
-        .map_err(|error| Failure::retryable("EXEC_FAILED", format!("{program}: {error}")))
+    Running::start(command, input).map_err(|error| {
+        Failure::retryable(Cause::ExecFailed.name(), format!("{program}: {error}"))
+    })
 }
 
 /// Runs the command of an `exec` step to its end, or until the engine wants it to end.
@@ -159,13 +162,14 @@ pub(crate) fn run(exec: &Exec, directive: &Directive, context: &Context) -> Resu
     match running.finish(|| context.stop_reason()) {
         Finished::ByItself(result) => result,
         Finished::Told(StopReason::Cancelled) => {
-            Err(Failure::retryable("CANCELLED", "the job was cancelled"))
+            Err(Failure::retryable(Cause::Cancelled.name(), "the job was cancelled"))
         }
-        Finished::Told(StopReason::TimedOut) => {
-            Err(Failure::retryable("STEP_TIMEOUT", "the command took longer than its step may"))
-        }
+        Finished::Told(StopReason::TimedOut) => Err(Failure::retryable(
+            Cause::StepTimeout.name(),
+            "the command took longer than its step may",
+        )),
         Finished::Told(StopReason::Shutdown) => {
-            Err(Failure::retryable("WORKER_STOPPED", "the engine was told to end"))
+            Err(Failure::retryable(Cause::WorkerStopped.name(), "the engine was told to end"))
         }
     }
 }

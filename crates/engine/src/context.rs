@@ -4,6 +4,7 @@
 //! So a handler may say as much as it likes; the engine writes what stands there when it looks.
 
 use serde::Serialize;
+use sprag_kernel::Cause;
 use tokio::sync::watch;
 
 use crate::directive::Failure;
@@ -57,7 +58,7 @@ impl Context {
     /// Says that the handler is alive and how far it is. Its lease is renewed and the progress is shown by
     /// `explain`, with the engine's next look. Progress that cannot be kept is refused, nothing is said.
     pub fn heartbeat(&self, progress: impl Serialize) -> Result<(), Failure> {
-        let refused = |reason: &str| Failure::fatal("PROGRESS_INVALID", reason);
+        let refused = |reason: &str| Failure::fatal(Cause::ProgressInvalid.name(), reason);
         let text = serde_json::to_string(&progress).map_err(|error| refused(&error.to_string()))?;
         check_json("progress", &text, MAX_PROGRESS_BYTES)
             .map_err(|refusal| refused(&refusal.message()))?;

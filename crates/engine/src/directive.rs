@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use sprag_kernel::Cause;
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
 
@@ -176,8 +177,9 @@ impl Directive {
     /// of this job.
     pub fn input<T: DeserializeOwned>(&self, step_id: &str) -> Result<Option<T>, Failure> {
         let read = |value| {
-            T::deserialize(value)
-                .map_err(|error| Failure::fatal("INPUT_INVALID", format!("{step_id}: {error}")))
+            T::deserialize(value).map_err(|error| {
+                Failure::fatal(Cause::InputInvalid.name(), format!("{step_id}: {error}"))
+            })
         };
         self.inputs.get(step_id).map(read).transpose()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sprag_kernel::{Cause, Code};
 
 use crate::directive::Failure;
 use crate::engine::Pinned;
@@ -51,7 +52,8 @@ pub(crate) fn call(pinned: &Pinned, held: &Held, max_bytes: usize) -> Result<Cal
     let node = pinned.graph.node(held.key.step_index);
     let Kind::Http(http, body) = &node.kind else { unreachable!("only http steps call") };
     let body = body.as_ref().map(|body| body.evaluate(&pinned.graph.sight(held)));
-    let body = body.transpose().map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))?;
+    let body =
+        body.transpose().map_err(|reason| Failure::fatal(Code::ExpressionFailed.name(), reason))?;
     Ok(Call {
         method: http.method.clone(),
         url: http.url.clone(),
@@ -75,7 +77,7 @@ pub(crate) fn outcome(answer: &Answer) -> Result<Value, Failure> {
         };
         return Ok(json!({"status": status, "body": body}));
     }
-    let (code, message) = (format!("HTTP_{status}"), text.trim());
+    let (code, message) = (Cause::HttpStatus.numbered(status), text.trim());
     // Too slow, too early, too often, or their fault: another attempt may meet it better.
     if [408, 425, 429].contains(&status) || status >= 500 {
         return Err(Failure::retryable(&code, message));

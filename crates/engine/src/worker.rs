@@ -15,6 +15,7 @@ use std::task::Poll;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sprag_kernel::{Cause, Code};
 
 pub use crate::context::{Context, StopReason};
 use crate::directive::{Directive, Failure};
@@ -61,8 +62,8 @@ impl Handler {
                 match task.await {
                     Ok(result) => result,
                     Err(error) => match error.try_into_panic() {
-                        Ok(panic) => Err(panicked("HANDLER_PANIC", panic.as_ref())),
-                        Err(error) => Err(Failure::retryable("HANDLER_ENDED", error)),
+                        Ok(panic) => Err(panicked(Cause::HandlerPanic.name(), panic.as_ref())),
+                        Err(error) => Err(Failure::retryable(Cause::HandlerEnded.name(), error)),
                     },
                 }
             })
@@ -146,19 +147,19 @@ impl<W> Runner<W> {
     ) -> Result<Returned<W>, Failure> {
         let started = catch_unwind(AssertUnwindSafe(|| (self.0)(directive, context)));
         match started {
-            Ok(answer) => caught("HANDLER_PANIC", answer).await,
-            Err(panic) => Err(panicked("HANDLER_PANIC", panic.as_ref())),
+            Ok(answer) => caught(Cause::HandlerPanic.name(), answer).await,
+            Err(panic) => Err(panicked(Cause::HandlerPanic.name(), panic.as_ref())),
         }
     }
 }
 
 fn input<I: DeserializeOwned>(directive: &Directive) -> Result<I, Failure> {
     I::deserialize(directive.payload.as_ref())
-        .map_err(|error| Failure::fatal("PAYLOAD_INVALID", error))
+        .map_err(|error| Failure::fatal(Code::PayloadInvalid.name(), error))
 }
 
 fn output(said: impl Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(said).map_err(|error| Failure::fatal("OUTPUT_INVALID", error))
+    serde_json::to_value(said).map_err(|error| Failure::fatal(Cause::OutputInvalid.name(), error))
 }
 
 /// The result of user code that may panic when it is polled.

@@ -11,9 +11,11 @@
 //! | [`keys`] | hashes, idempotency keys, request keys, routing lanes |
 //! | [`retry`] | error classes, backoff tables, budgets |
 //! | [`planner`] | windows over a sequence, and the plan hash |
+//! | [`cause`] | every code of a failed attempt, with what to do |
 //! | [`error`] | every error code, with its class and what to do |
 
 pub mod canon;
+pub mod cause;
 pub mod decide;
 pub mod error;
 pub mod keys;
@@ -23,6 +25,7 @@ pub mod machines;
 pub mod planner;
 pub mod retry;
 
+pub use cause::Cause;
 pub use error::{Code, Refusal};
 pub use ledger::{ActivityLedger, GuidLedger};
 pub use machine::{Change, State};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sprag_engine::directive::Failure;
 use sprag_engine::outbound::{Answer, Call, Caller};
+use sprag_kernel::Cause;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
@@ -36,7 +37,7 @@ fn make(agent: &Agent, call: &Call) -> Result<Answer, Failure> {
         .uri(&call.url)
         .header("idempotency-key", &call.effect_key)
         .header("content-type", "application/json");
-    let invalid = |error: http::Error| Failure::fatal("HTTP_INVALID", error);
+    let invalid = |error: http::Error| Failure::fatal(Cause::HttpInvalid.name(), error);
     let timeout = Some(call.timeout);
     let answer = if let Some(body) = &call.body {
         let request = request.body(body.as_bytes()).map_err(invalid)?;
@@ -54,13 +55,15 @@ fn make(agent: &Agent, call: &Call) -> Result<Answer, Failure> {
 /// A call without an answer. Only what will be the same next time is final.
 fn failure(error: &Error) -> Failure {
     match error {
-        Error::BodyExceedsLimit(_) => Failure::fatal("HTTP_ANSWER_TOO_LARGE", error),
-        Error::BadUri(_) | Error::RequireHttpsOnly(_) => Failure::fatal("HTTP_INVALID", error),
-        Error::Other(inner) if inner.is::<Inside>() => {
-            Failure::fatal("HTTP_ADDRESS_REFUSED", inner)
+        Error::BodyExceedsLimit(_) => Failure::fatal(Cause::HttpAnswerTooLarge.name(), error),
+        Error::BadUri(_) | Error::RequireHttpsOnly(_) => {
+            Failure::fatal(Cause::HttpInvalid.name(), error)
         }
-        Error::Timeout(_) => Failure::retryable("HTTP_TIMEOUT", error),
-        _ => Failure::retryable("HTTP_UNREACHABLE", error),
+        Error::Other(inner) if inner.is::<Inside>() => {
+            Failure::fatal(Cause::HttpAddressRefused.name(), inner)
+        }
+        Error::Timeout(_) => Failure::retryable(Cause::HttpTimeout.name(), error),
+        _ => Failure::retryable(Cause::HttpUnreachable.name(), error),
     }
 }
 

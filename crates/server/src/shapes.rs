@@ -9,7 +9,7 @@ use sprag_engine::store::{AttemptView, EventView, JobView};
 use sprag_engine::tokens::TokenView;
 use sprag_kernel::keys::Mode;
 use sprag_kernel::machine::State;
-use sprag_kernel::{JobState, OutboxState, RequestStatus, StepState};
+use sprag_kernel::{Cause, JobState, OutboxState, RequestStatus, StepState};
 use utoipa::ToSchema;
 
 /// A job.
@@ -321,7 +321,7 @@ impl RequestShape {
         let json = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
         let run = view.run.as_ref();
         let error = run.and_then(|run| match run.state {
-            JobState::Cancelled => Some("CANCELLED".to_owned()),
+            JobState::Cancelled => Some(Cause::Cancelled.name().to_owned()),
             JobState::Queued
             | JobState::Dispatching
             | JobState::InProgress

@@ -28,7 +28,7 @@ use sprag_engine::upkeep::{
 };
 use sprag_kernel::decide::rows::LeaseId;
 use sprag_kernel::retry::Millis;
-use sprag_kernel::{Code, Refusal};
+use sprag_kernel::{Cause, Code, Refusal};
 
 use crate::postgres::{PostgresOptions, PostgresStore, PostgresWork};
 use crate::sqlite::{Durability, SqliteStore, SqliteWork};
@@ -237,7 +237,7 @@ impl Store for AnyStore {
             }
             (Self::Sqlite(_), AnyWork::Postgres(_)) | (Self::Postgres(_), AnyWork::Sqlite(_)) => {
                 let message = "the work is for another kind of store";
-                Ok(Worked::Failed(Failure::fatal("WORK_FAILED", message)))
+                Ok(Worked::Failed(Failure::fatal(Cause::WorkFailed.name(), message)))
             }
         }
     }
@@ -258,7 +258,7 @@ impl Store for AnyStore {
             }
             (Self::Sqlite(_), AnyWork::Postgres(_)) | (Self::Postgres(_), AnyWork::Sqlite(_)) => {
                 let message = "the work is for another kind of store";
-                Ok(BatchWorked::Failed(Failure::fatal("WORK_FAILED", message)))
+                Ok(BatchWorked::Failed(Failure::fatal(Cause::WorkFailed.name(), message)))
             }
         }
     }

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
-use sprag_kernel::Code;
 use sprag_kernel::machine::Sheet;
 use sprag_kernel::machines::sheets;
+use sprag_kernel::{Cause, Code};
 
 use super::machines::{mermaid, word};
 use crate::output::{Failure, Output, unreadable};
@@ -115,7 +115,24 @@ fn errors_page() -> String {
         let (class, http) = (code.class().name(), code.http_status());
         put!(text, "| `{code}` | {class} | {http} | {} | {} |", code.what(), code.todo());
     }
+    causes_section(&mut text);
     text
+}
+
+fn causes_section(text: &mut String) {
+    put!(
+        text,
+        "\n## Codes of failed attempts\n\n\
+         Why an attempt failed, and so what the `error_code` of a job is most often. These are given by the engine,\n\
+         its stores and its own workers; `N` stands for a number. An attempt may also fail with a code of the\n\
+         first table, such as `EXPRESSION_FAILED`. A worker may send any code of its own: what that means its\n\
+         author knows. `again` says whether the step is tried again, as far as it has attempts left.\n\n\
+         | code | again | what happened | what to do |\n|---|---|---|---|"
+    );
+    for cause in Cause::ALL {
+        let again = cause.again().name();
+        put!(text, "| `{cause}` | {again} | {} | {} |", cause.what(), cause.todo());
+    }
 }
 
 fn cli_page() -> String {

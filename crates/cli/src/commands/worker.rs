@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 use sprag_engine::command::{Finished, Running};
 use sprag_engine::directive::Failure;
 use sprag_engine::ids::JobId;
-use sprag_kernel::Refusal;
+use sprag_kernel::{Cause, Code, Refusal};
 
 use crate::client::{Client, ServerArgs, passes};
 use crate::output::{self, Output, unreadable};
@@ -148,7 +148,7 @@ impl Worker {
         command.args(["-c", &self.exec]);
         let report = match Running::start(command, whole.to_string()) {
             Ok(running) => self.watch(running, directive),
-            Err(error) => Some(report(Err(Failure::retryable("EXEC_FAILED", error)))),
+            Err(error) => Some(report(Err(Failure::retryable(Cause::ExecFailed.name(), error)))),
         };
         if let Some(report) = report {
             self.tell(directive, report);
@@ -165,8 +165,9 @@ impl Worker {
         for name in large.as_object().into_iter().flat_map(|large| large.keys()) {
             let text = self.read_input(directive, name)?;
             let read = serde_json::from_str(&text);
-            let broken =
-                |error| failed("RETRYABLE", "INPUT_UNREADABLE", &format!("{name}: {error}"));
+            let broken = |error| {
+                failed("RETRYABLE", Code::InputUnreadable.name(), &format!("{name}: {error}"))
+            };
             whole["inputs"][name] = read.map_err(broken)?;
         }
         Ok(whole)
@@ -187,7 +188,11 @@ impl Worker {
                     thread::sleep(AWAY);
                 }
                 Err(refusal) => {
-                    return Err(failed("RETRYABLE", "INPUT_UNREADABLE", &refusal.to_string()));
+                    return Err(failed(
+                        "RETRYABLE",
+                        Code::InputUnreadable.name(),
+                        &refusal.to_string(),
+                    ));
                 }
             }
         }
@@ -209,10 +214,10 @@ impl Worker {
         match finished {
             Finished::Told(Ended::Lost) => None,
             Finished::Told(Ended::Cancelled) => {
-                Some(failed("RETRYABLE", "CANCELLED", "the job was cancelled"))
+                Some(failed("RETRYABLE", Cause::Cancelled.name(), "the job was cancelled"))
             }
             Finished::Told(Ended::Stopped) => {
-                Some(failed("RETRYABLE", "WORKER_STOPPED", "the worker was told to end"))
+                Some(failed("RETRYABLE", Cause::WorkerStopped.name(), "the worker was told to end"))
             }
             Finished::ByItself(result) => Some(report(result)),
         }
@@ -259,7 +264,10 @@ impl Worker {
                     let _ = writeln!(std::io::stderr(), "{refusal}");
                     if is_success && !passes(&refusal) {
                         let reason = refusal.to_string();
-                        self.tell(directive, failed("NON_RETRYABLE", "OUTPUT_REFUSED", &reason));
+                        self.tell(
+                            directive,
+                            failed("NON_RETRYABLE", Cause::OutputRefused.name(), &reason),
+                        );
                     }
                     return;
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_kernel::decide::callback::Report;
-use sprag_kernel::{Code, Refusal};
+use sprag_kernel::{Cause, Code, Refusal};
 use sprag_lanes::{Config, Control, Ending, ErrorClass, Lanes, PlanConfig};
 use tokio::runtime::Handle;
 
@@ -95,7 +95,7 @@ impl<S: Store> BatchRun<S> {
                 running.await
             }
         };
-        joined.unwrap_or_else(|error| failed("HANDLER_PANIC", error.to_string(), true))
+        joined.unwrap_or_else(|error| failed(Cause::HandlerPanic.name(), error.to_string(), true))
     }
 
     /// Takes up the batch; asks a store that is away again until it is told to stop.
@@ -125,7 +125,7 @@ impl<S: Store> BatchRun<S> {
         let file = match out_path.map(|path| OutFile::open(&path).map(|file| (file, path))) {
             None => None,
             Some(Ok((file, path))) => Some((file, path.display().to_string())),
-            Some(Err(error)) => return failed("OUTPUT_FILE", error.to_string(), true),
+            Some(Err(error)) => return failed(Cause::OutputFile.name(), error.to_string(), true),
         };
         let (ended, refused) = (Ended::default(), Refused::default());
         let effect = self.directive.effect_key;
@@ -139,7 +139,7 @@ impl<S: Store> BatchRun<S> {
             }),
             (true, None) => {
                 let reason = "the output goes to a handler, and the service has none".to_owned();
-                return failed("SERVICE_MISMATCH", reason, false);
+                return failed(Cause::ServiceMismatch.name(), reason, false);
             }
         };
         let sink = LedgerSink {
@@ -156,7 +156,7 @@ impl<S: Store> BatchRun<S> {
             ended: ended.clone(),
         };
         if let Err(error) = sink.restore_file() {
-            return failed("OUTPUT_FILE", error.message, error.class.is_retryable());
+            return failed(Cause::OutputFile.name(), error.message, error.class.is_retryable());
         }
         let handler = self.handler.clone();
         let compute = move |text: &String, context: &sprag_lanes::Context<'_>| {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use sprag_kernel::Code;
 use sprag_kernel::decide::batch::{Verdict, verdict};
 use sprag_kernel::decide::callback::Report;
+use sprag_kernel::{Cause, Code};
 use sprag_lanes::{Batch, Control, Sink, SinkError};
 use tokio::runtime::Handle;
 
@@ -178,7 +178,10 @@ impl<S: Store> LedgerSink<S> {
         let work = match made {
             Ok(work) => work,
             Err(panic) => {
-                return Ok(BatchWorked::Failed(panicked("HANDLER_PANIC", panic.as_ref())));
+                return Ok(BatchWorked::Failed(panicked(
+                    Cause::HandlerPanic.name(),
+                    panic.as_ref(),
+                )));
             }
         };
         let commit = self.store.commit_batch_with(engine, write, work, output.limit);
@@ -217,7 +220,7 @@ impl<S: Store> LedgerSink<S> {
                 ),
             }),
             Verdict::Cancelled => Some(AttemptError {
-                code: "CANCELLED".to_owned(),
+                code: Cause::Cancelled.name().to_owned(),
                 message: format!("{} items were cancelled with their job", counts.cancel),
             }),
         };

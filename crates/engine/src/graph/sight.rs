@@ -3,16 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use sprag_kernel::{Code, Refusal, StepState};
+use sprag_kernel::{Cause, Code, Refusal, StepState};
 
 use super::{Graph, Kind, Loop, Node, ScopeKind, place};
 use crate::batch::keys::BatchPlan;
 use crate::expression::{Expression, Sight};
 use crate::ids::Place;
 use crate::store::{AttemptError, Ended, Held};
-
-/// The code of a step that was skipped because one before it has failed.
-const PREDECESSOR_FAILED: &str = "PREDECESSOR_FAILED";
 
 /// What becomes of an activation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +120,7 @@ impl Graph {
         if let Some(failed) = before().find(|end| has_failed(end)) {
             let reason = failed.error.as_ref().map_or("", |error| error.message.as_str());
             return Finding::Skip(Some(AttemptError {
-                code: PREDECESSOR_FAILED.to_owned(),
+                code: Cause::PredecessorFailed.name().to_owned(),
                 message: format!("a step before this one has failed: {reason}"),
             }));
         }
@@ -280,7 +277,7 @@ fn is_skipped(end: &Ended) -> bool {
 
 /// Whether an end means that its followers have nothing to go on: it failed, or was skipped for that reason.
 pub fn has_failed(end: &Ended) -> bool {
-    let skipped_for_it = |error: &AttemptError| error.code == PREDECESSOR_FAILED;
+    let skipped_for_it = |error: &AttemptError| error.code == Cause::PredecessorFailed.name();
     end.state == StepState::FailedFinal
         || (end.state == StepState::Skipped && end.error.as_ref().is_some_and(skipped_for_it))
 }

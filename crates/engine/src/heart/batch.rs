@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sprag_kernel::Cause;
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::EndingKind;
 
@@ -137,7 +138,7 @@ impl<S: Store> Heart<S> {
     /// The latter is none of its fault: as if the engine had been lost, and at once.
     fn batch_stopped(&mut self, held: Held) {
         let error = AttemptError {
-            code: "ENGINE_STOPPED".to_owned(),
+            code: Cause::EngineStopped.name().to_owned(),
             message: "the engine stopped; the batch goes on behind what is committed".to_owned(),
         };
         let is_open = held.attempt.ending.is_none();
@@ -198,7 +199,8 @@ fn beside<W: Send + 'static>(
 ) -> Answering<W> {
     Box::pin(async move {
         let ended = tokio::task::spawn_blocking(work).await;
-        let result = ended.unwrap_or_else(|error| Err(Failure::retryable("PANIC", error)));
+        let result = ended
+            .unwrap_or_else(|error| Err(Failure::retryable(Cause::HandlerPanic.name(), error)));
         Op::Returned {
             key,
             result: result.map(|output| Returned { output: Some(output), work: None }),
@@ -207,6 +209,6 @@ fn beside<W: Send + 'static>(
 }
 
 fn mismatch<W: 'static>(key: AttemptKey, message: &'static str) -> Answering<W> {
-    let failure = Failure::fatal("SERVICE_MISMATCH", message);
+    let failure = Failure::fatal(Cause::ServiceMismatch.name(), message);
     Box::pin(async move { Op::Returned { key, result: Err(failure) } })
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use sprag_kernel::{Cause, Code};
 
 use super::bench::EVALUATIONS;
 use crate::directive::Failure;
@@ -35,12 +36,14 @@ pub(super) async fn run<S: Store>(
         Kind::Begin { .. } | Kind::Sleep => Ok(Some(Value::Null)),
         Kind::Wait(wait, _) => {
             let found = store.signal_of(held.key.job_id, held.key.place()).await;
-            let found = found.map_err(|error| Failure::retryable("SIGNAL_UNREADABLE", error))?;
+            let found =
+                found.map_err(|error| Failure::retryable(Cause::SignalUnreadable.name(), error))?;
             signals::outcome(wait, found).map(Some)
         }
-        Kind::Work | Kind::Job(..) | Kind::Exec(_) | Kind::Http(..) => {
-            Err(Failure::fatal("CONTROL_UNKNOWN", "this engine does not run this kind of step"))
-        }
+        Kind::Work | Kind::Job(..) | Kind::Exec(_) | Kind::Http(..) => Err(Failure::fatal(
+            Cause::ControlUnknown.name(),
+            "this engine does not run this kind of step",
+        )),
     }
 }
 
@@ -50,7 +53,7 @@ async fn open(pinned: Arc<Pinned>, fan: Fan, held: Held) -> Result<Value, Failur
     let items = evaluated(move || fan.items.list(&pinned.graph.sight(&held))).await?;
     if items.len() > max_items {
         let message = format!("{} items, {max_items} are allowed", items.len());
-        return Err(Failure::fatal("TOO_MANY_ITEMS", message));
+        return Err(Failure::fatal(Cause::TooManyItems.name(), message));
     }
     Ok(Value::Array(items))
 }
@@ -61,8 +64,8 @@ async fn evaluated<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let _core = EVALUATIONS.acquire().await;
     let value = tokio::task::spawn_blocking(evaluate).await;
-    let value = value.map_err(|error| Failure::retryable("EXPRESSION_LOST", error))?;
-    value.map_err(|reason| Failure::fatal("EXPRESSION_FAILED", reason))
+    let value = value.map_err(|error| Failure::retryable(Cause::ExpressionLost.name(), error))?;
+    value.map_err(|reason| Failure::fatal(Code::ExpressionFailed.name(), reason))
 }
 
 /// The output of the turn, if it is the last one. An expression may take a second, as above.
@@ -76,7 +79,7 @@ async fn turned(pinned: Arc<Pinned>, closer: Loop, held: Held) -> Result<Option<
         true if turn + 1 < max => Ok(None),
         true => {
             let message = format!("{max} turns are allowed, and there is more to do");
-            Err(Failure::fatal("TOO_MANY_TURNS", message))
+            Err(Failure::fatal(Cause::TooManyTurns.name(), message))
         }
     }
 }
@@ -90,14 +93,14 @@ async fn gather<S: Store>(
     let Kind::Fan(opener) = &pinned.graph.node(fan).kind else { unreachable!("it opens branches") };
     let items = held.inputs.iter().find(|(seen, _)| *seen == fan).map(|(_, text)| text.as_str());
     let items: Vec<&serde_json::value::RawValue> = serde_json::from_str(items.unwrap_or("[]"))
-        .map_err(|error| Failure::retryable("ITEMS_UNREADABLE", error))?;
+        .map_err(|error| Failure::retryable(Cause::ItemsUnreadable.name(), error))?;
     let count = u32::try_from(items.len()).expect("items are limited");
     let places = pinned.graph.gathered(held.key.place(), count);
     let places = places.into_iter().map(|place| (held.key.job_id, place)).collect();
     let ends = store
         .ends(places)
         .await
-        .map_err(|error: StoreError| Failure::retryable("BRANCHES_UNREADABLE", error))?;
+        .map_err(|error: StoreError| Failure::retryable(Cause::BranchesUnreadable.name(), error))?;
     if let Some(failure) = failed_branches(&ends, opener.on_failure) {
         return Err(failure);
     }
@@ -132,7 +135,7 @@ fn failed_branches(ends: &[Option<Ended>], on_failure: OnFailure) -> Option<Fail
     let (count, all) = (failed.len(), ends.len());
     let message =
         format!("{count} of {all} branches failed, {tolerated} may: {}", named.join(", "));
-    Some(Failure::fatal("BRANCHES_FAILED", message))
+    Some(Failure::fatal(Cause::BranchesFailed.name(), message))
 }
 
 /// The outputs of the nodes that a scope ends with, by name.

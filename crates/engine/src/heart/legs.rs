@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
-use sprag_kernel::{Code, Refusal, State};
+use sprag_kernel::{Cause, Code, Refusal, State};
 use tokio::time::{Instant, timeout};
 
 use super::phase::{Refused, is_soon};
@@ -338,7 +338,7 @@ impl<S: Store> Heart<S> {
         let Some(running) = self.running.get_mut(key) else { return };
         running.ends.stop(StopReason::TimedOut);
         let error = AttemptError {
-            code: "STEP_TIMEOUT".to_owned(),
+            code: Cause::StepTimeout.name().to_owned(),
             message: "the handler did not return within the step's timeout".to_owned(),
         };
         let held = running.held.clone();

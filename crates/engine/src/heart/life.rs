@@ -5,7 +5,7 @@ use std::time::Duration;
 use sprag_kernel::decide::rows::{EndingKind, LeaseId};
 use sprag_kernel::decide::timer::{self, Fired};
 use sprag_kernel::retry::Millis;
-use sprag_kernel::{Code, StepState};
+use sprag_kernel::{Cause, Code, StepState};
 use tokio::time::Instant;
 
 use super::phase::SLICE;
@@ -146,15 +146,12 @@ impl<S: Store> Heart<S> {
         let fence = plan::fence(&held.attempt);
         let (fired, code) = match held.attempt.state {
             StepState::AwaitingAck => {
-                (timer::ack_timeout(&held.attempt, fence, now), "ACK_TIMEOUT")
+                (timer::ack_timeout(&held.attempt, fence, now), Cause::AckTimeout.name())
             }
             StepState::InProgress => {
-                let code = if self.has_had_its_time(&held, now) {
-                    "STEP_TIMEOUT"
-                } else {
-                    "LEASE_EXPIRED"
-                };
-                (timer::lease_expiry(&held.attempt, fence, now), code)
+                let is_over = self.has_had_its_time(&held, now);
+                let cause = if is_over { Cause::StepTimeout } else { Cause::LeaseExpired };
+                (timer::lease_expiry(&held.attempt, fence, now), cause.name())
             }
             // Published by whoever publishes; over; or an activation, which the store has freed.
             StepState::Dispatching
@@ -209,7 +206,7 @@ impl<S: Store> Heart<S> {
             return;
         }
         let error = AttemptError {
-            code: "OWNER_LOST".to_owned(),
+            code: Cause::OwnerLost.name().to_owned(),
             message: "the engine that ran this attempt has died".to_owned(),
         };
         if let Ok(write) = plan::ended_by(&held, EndingKind::OwnerLost, error) {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use sprag_kernel::decide::callback::{self, Report, Stored};
 use sprag_kernel::keys::Hash;
 use sprag_kernel::retry::Millis;
-use sprag_kernel::{JobState, Refusal};
+use sprag_kernel::{Cause, JobState, Refusal};
 
 use super::{Entering, entered_into, entering, fence};
 use crate::ids::AttemptKey;
@@ -52,23 +52,25 @@ fn told(
                 return (Report::Succeeded, Some(output), None);
             }
             let how = format!("the results of child job {child} are larger than {MAX_BYTES} bytes");
-            (Report::NonRetryable, None, failed("CHILD_RESULT_TOO_LARGE", how))
+            (Report::NonRetryable, None, failed(Cause::ChildResultTooLarge.name(), how))
         }
         // In a parent that is being cancelled it may not be tried again, whatever it says.
-        JobState::Cancelled if held.job.state == JobState::Cancelling => {
-            (Report::Retryable, None, failed("CHILD_CANCELLED", format!("child job {child}")))
-        }
+        JobState::Cancelled if held.job.state == JobState::Cancelling => (
+            Report::Retryable,
+            None,
+            failed(Cause::ChildCancelled.name(), format!("child job {child}")),
+        ),
         JobState::Cancelled if held.waits_until.is_some_and(|until| until <= now) => {
             let how = format!("child job {child} did not end within the step's timeout");
-            (Report::Retryable, None, failed("STEP_TIMEOUT", how))
+            (Report::Retryable, None, failed(Cause::StepTimeout.name(), how))
         }
         JobState::Cancelled => {
             let how = format!("child job {child} was cancelled");
-            (Report::NonRetryable, None, failed("CHILD_CANCELLED", how))
+            (Report::NonRetryable, None, failed(Cause::ChildCancelled.name(), how))
         }
         JobState::FailedFinal => {
             let how = format!("child job {child} failed{why}");
-            (Report::Retryable, None, failed("CHILD_FAILED", how))
+            (Report::Retryable, None, failed(Cause::ChildFailed.name(), how))
         }
         JobState::Queued | JobState::Dispatching | JobState::InProgress | JobState::Cancelling => {
             unreachable!("a child that tells its end is over")

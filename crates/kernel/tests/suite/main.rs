@@ -9,7 +9,7 @@
 //! | `gates` | who may start at a limit, and when |
 //! | `properties`, `walks` | what must hold for any input and any history |
 //! | `hostile` | input made to break a reader |
-//! | `registry` | the error codes |
+//! | `registry` | the error codes, and those of failed attempts |
 //! | `world` | one job in memory that applies decisions: the model of a store |
 //! | `json` | a slow, independent canonical JSON to compare with |
 

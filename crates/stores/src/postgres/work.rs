@@ -16,6 +16,7 @@ use sprag_engine::directive::Failure;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, EndOutcome, EndWrite, StoreError, Worked};
 use sprag_engine::worker::{caught, panicked};
+use sprag_kernel::Cause;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Transaction};
 
@@ -179,10 +180,10 @@ pub(super) async fn run(
     let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (work.0)(tx)));
     let answer = match started {
         Ok(answer) => answer,
-        Err(panic) => return Err(Fault::Failed(panicked("WORK_PANIC", panic.as_ref()))),
+        Err(panic) => return Err(Fault::Failed(panicked(Cause::WorkPanic.name(), panic.as_ref()))),
     };
     // The failure of a statement is looked at from outside of what catches panics.
-    let answer = caught("WORK_PANIC", Box::pin(async move { Ok(answer.await) }));
+    let answer = caught(Cause::WorkPanic.name(), Box::pin(async move { Ok(answer.await) }));
     match tokio::time::timeout(limit, answer).await {
         Err(_) => return Err(Fault::Failed(too_late(limit))),
         Ok(Err(failure)) => return Err(Fault::Failed(failure)),
@@ -198,7 +199,7 @@ pub(super) async fn run(
                 Err(Fault::Ended)
             }
             Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => Err(Fault::Failed(Failure::retryable(
-                "WORK_FAILED",
+                Cause::WorkFailed.name(),
                 "a statement of the work failed and the work went on",
             ))),
             Some(_) | None => Err(classified(WorkError::Sql(error), limit)),
@@ -217,15 +218,17 @@ fn classified(error: WorkError, limit: Duration) -> Fault {
         let source = std::error::Error::source(&error);
         let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
         let is_lost = error.is_closed() || io.is_some();
-        let failure = Failure::fatal("WORK_FAILED", &error);
+        let failure = Failure::fatal(Cause::WorkFailed.name(), &error);
         return if is_lost { Fault::Lost(error) } else { Fault::Failed(failure) };
     };
     let message = format!("{} (SQLSTATE {})", database.message(), database.code().code());
     match &database.code().code()[..2] {
         "40" => Fault::Lost(error),
         "57" if *database.code() == SqlState::QUERY_CANCELED => Fault::Failed(too_late(limit)),
-        "22" | "23" | "42" | "54" => Fault::Failed(Failure::fatal("WORK_FAILED", message)),
-        _ => Fault::Failed(Failure::retryable("WORK_FAILED", message)),
+        "22" | "23" | "42" | "54" => {
+            Fault::Failed(Failure::fatal(Cause::WorkFailed.name(), message))
+        }
+        _ => Fault::Failed(Failure::retryable(Cause::WorkFailed.name(), message)),
     }
 }
 
@@ -239,10 +242,10 @@ async fn ended_itself(pools: &Pools, write: &EndWrite) -> Answer<Worked> {
 
 /// What is said of work that has rolled back what it was to be committed with.
 pub(super) fn rolled_back() -> Failure {
-    Failure::fatal("WORK_FAILED", "the work has ended the transaction it was run in")
+    Failure::fatal(Cause::WorkFailed.name(), "the work has ended the transaction it was run in")
 }
 
 fn too_late(limit: Duration) -> Failure {
     let message = format!("the work took longer than {} ms", limit.as_millis());
-    Failure::retryable("WORK_TIMEOUT", message)
+    Failure::retryable(Cause::WorkTimeout.name(), message)
 }

@@ -12,6 +12,7 @@ use sprag_engine::directive::Failure;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, EndOutcome, EndWrite, Worked};
 use sprag_engine::worker::panicked;
+use sprag_kernel::Cause;
 
 use super::engines::expect_alive;
 use super::legs::{attempt_now, end_one};
@@ -55,8 +56,8 @@ impl WorkError {
                 | ErrorCode::TooBig
                 | ErrorCode::ParameterOutOfRange
                 | ErrorCode::Unknown,
-            ) => Failure::fatal("WORK_FAILED", error),
-            Some(_) => Failure::retryable("WORK_FAILED", error),
+            ) => Failure::fatal(Cause::WorkFailed.name(), error),
+            Some(_) => Failure::retryable(Cause::WorkFailed.name(), error),
         }
     }
 }
@@ -132,17 +133,17 @@ pub(super) fn within(tx: &Tx<'_>, work: &SqliteWork, limit: Duration) -> Answer<
 
 /// What is said of work that has rolled back what it was to be committed with.
 pub(super) fn ended_itself() -> Failure {
-    Failure::fatal("WORK_FAILED", "the work has ended the transaction it was run in")
+    Failure::fatal(Cause::WorkFailed.name(), "the work has ended the transaction it was run in")
 }
 
 fn run(work: &SqliteWork, connection: &Connection) -> Result<(), Failure> {
     match catch_unwind(AssertUnwindSafe(|| (work.0)(connection))) {
         Ok(result) => result.map_err(WorkError::classified),
-        Err(panic) => Err(panicked("WORK_PANIC", panic.as_ref())),
+        Err(panic) => Err(panicked(Cause::WorkPanic.name(), panic.as_ref())),
     }
 }
 
 fn too_late(limit: Duration) -> Failure {
     let message = format!("the work took longer than {} ms", limit.as_millis());
-    Failure::retryable("WORK_TIMEOUT", message)
+    Failure::retryable(Cause::WorkTimeout.name(), message)
 }
