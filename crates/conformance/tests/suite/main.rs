@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod deeds;
+mod firsts;
 mod play;
 mod seam;
 mod world;

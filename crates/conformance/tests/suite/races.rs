@@ -6,6 +6,7 @@ use sprag_engine::store::{DispatchOutcome, EndOutcome, FinishOutcome, Store};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{JobState, StepState};
 
+use crate::firsts::Firsts;
 use crate::on_both_stores;
 use crate::play::{Play, facts, join_all, new_job};
 use crate::world::World;
@@ -103,22 +104,23 @@ on_both_stores! {
     }
 
     async fn a_cancel_and_a_dispatch_never_both_win<W>(play: &Play<W>) {
-        for _ in 0..25 {
+        let mut firsts = Firsts::new(25);
+        while let Some(order) = firsts.next() {
             let job_id = play.create(1).await;
             let mut held = play.claim().await;
             let write = play.dispatch_write(&mut held).unwrap();
-            let dispatch = async {
-                play.dispatch_as(play.engine, write).await.unwrap()
-            };
-            let (cancelled, dispatched) = tokio::join!(play.cancel(job_id), dispatch);
+            let dispatch = play.dispatch_as(play.engine, write);
+            let (cancelled, dispatched) = order.join(play.cancel(job_id), dispatch).await;
             assert_eq!(cancelled.unwrap(), JobState::Cancelling);
-            match dispatched {
+            match dispatched.unwrap() {
                 DispatchOutcome::Done { version, .. } => {
+                    firsts.saw("dispatch");
                     held.attempt.version = version;
                     play.report(&mut held, Report::Succeeded).await;
                     play.finish(&held).await;
                 }
                 DispatchOutcome::Ending | DispatchOutcome::Moved(_) | DispatchOutcome::Gone => {
+                    firsts.saw("cancel");
                     let held = play.refuse_leg1(job_id).await;
                     play.finish(&held).await;
                 }
@@ -128,23 +130,29 @@ on_both_stores! {
     }
 
     async fn a_cancel_and_a_finish_wait_for_each_other<W>(play: &Play<W>) {
-        let mut ends = HashSet::new();
-        for n in 0..30 {
+        let mut firsts = Firsts::new(30);
+        while let Some(order) = firsts.next() {
             let job_id = play.create(1).await;
             let mut held = play.claim().await;
             play.dispatch(&mut held).await;
             play.report(&mut held, Report::Succeeded).await;
             let write = play.finish_write(&held, false).unwrap();
-            if n == 0 {
-                play.cancel(job_id).await.unwrap();
-            }
-            let (_, finished) = tokio::join!(play.cancel(job_id), play.finish_as(play.engine, write));
+            let finish = play.finish_as(play.engine, write);
+            let (cancelled, finished) = order.join(play.cancel(job_id), finish).await;
             let FinishOutcome::Done { job, .. } = finished.unwrap() else { panic!("nobody else finishes") };
             assert_eq!(play.job(job_id).await.row.state, job);
-            assert!(matches!(job, JobState::Succeeded | JobState::Cancelled));
-            ends.insert(format!("{job:?}"));
+            match job {
+                JobState::Succeeded => {
+                    firsts.saw("finish");
+                    assert_eq!(cancelled.unwrap(), JobState::Succeeded, "there is nothing to stop");
+                }
+                JobState::Cancelled => {
+                    firsts.saw("cancel");
+                    assert_eq!(cancelled.unwrap(), JobState::Cancelling);
+                }
+                other => panic!("{other:?}"),
+            }
         }
-        assert!(!ends.is_empty());
     }
 
     async fn finishes_of_many_jobs_in_overlapping_slices_settle_each_once<W>(play: &Play<W>) {

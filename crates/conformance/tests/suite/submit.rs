@@ -1,6 +1,6 @@
 //! Submit: the same request is the same job.
 
-use sprag_engine::store::{JobFilter, Pick, Store, StoreError, Wish};
+use sprag_engine::store::{DispatchOutcome, JobFilter, Pick, Store, StoreError, Wish};
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::{Code, JobState};
 
@@ -69,17 +69,21 @@ on_both_stores! {
         assert!(play.claim_as(play.engine, 10).await.unwrap().is_empty(), "no new work");
     }
 
-    async fn i36_sixteen_creates_by_eight_tasks_are_one_job<W>(play: &Play<W>) {
-        let slices = (0..8).map(|_| {
-            let job = || new_job(facts("t1", Some("k"), "a"), 3);
-            play.store().submit(play.engine, vec![job(), job()])
-        });
-        let answers = join_all(slices).await;
-        let answers: Vec<_> = answers.into_iter().flat_map(Result::unwrap).map(Result::unwrap).collect();
-        assert_eq!(answers.len(), 16);
-        assert_eq!(answers.iter().filter(|answer| answer.created).count(), 1);
-        assert!(answers.iter().all(|answer| answer.job_id == answers[0].job_id));
-        assert_eq!((count(play, "job").await, count(play, "attempt").await), (1, 3));
+    async fn i36_sixteen_creates_at_the_same_time_are_one_job<W>(play: &Play<W>) {
+        for round in 1..=20 {
+            let content = format!("round {round}");
+            let key = (round % 2 == 0).then_some(content.as_str());
+            let creates = (0..16).map(|_| {
+                let job = new_job(facts("t1", key, &content), 3);
+                play.store().submit(play.engine, vec![job])
+            });
+            let answers: Vec<_> =
+                join_all(creates).await.into_iter().flat_map(Result::unwrap).map(Result::unwrap).collect();
+            assert_eq!(answers.len(), 16);
+            assert_eq!(answers.iter().filter(|answer| answer.created).count(), 1, "{content}");
+            assert!(answers.iter().all(|answer| answer.job_id == answers[0].job_id), "{content}");
+            assert_eq!((count(play, "job").await, count(play, "attempt").await), (round, 3 * round));
+        }
     }
 
     async fn slices_with_the_same_jobs_in_other_orders_do_not_deadlock<W>(play: &Play<W>) {
@@ -96,9 +100,14 @@ on_both_stores! {
     }
 
     async fn o6_a_duplicate_create_writes_no_directive<W>(play: &Play<W>) {
-        play.submit(new_job(facts("t1", None, "a"), 1)).await.unwrap();
-        play.submit(new_job(facts("t1", None, "a"), 1)).await.unwrap();
-        assert_eq!(count(play, "attempt WHERE outbox IS NOT NULL").await, 0);
+        let create = async || play.submit(new_job(facts("t1", None, "a"), 1)).await.unwrap();
+        let first = create().await;
+        let held = play.claim().await;
+        assert!(matches!(play.write_directive(&held).await, DispatchOutcome::Done { .. }));
+        let again = create().await;
+        assert_eq!((again.job_id, again.created), (first.job_id, false));
+        assert_eq!(count(play, "attempt WHERE outbox IS NOT NULL").await, 1);
+        assert!(play.claim_as(play.engine, 10).await.unwrap().is_empty(), "no second one to come");
     }
 
     async fn jobs_of_several_shapes_go_in_one_slice<W>(play: &Play<W>) {
