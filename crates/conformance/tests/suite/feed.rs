@@ -1,11 +1,12 @@
 //! The feed: a reader that starts again and again misses nothing and sees nothing twice.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
 
-use sprag_engine::store::{Cursor, FeedEvent, Store};
+use sprag_engine::ids::JobId;
+use sprag_engine::store::{Cursor, EventView, FeedEvent, Store};
 use sprag_kernel::Code;
 use sprag_kernel::decide::callback::Report;
+use tokio::sync::watch;
 
 use crate::on_both_stores;
 use crate::play::{Play, facts, join_all, new_job};
@@ -13,16 +14,65 @@ use crate::world::{Postgres, World};
 
 const WRITERS: usize = 8;
 const RECONNECTS: usize = 100;
-const EVENTS: usize = WRITERS * 30 * 4;
+/// How many events the reader takes at a time: fewer than come meanwhile, so that it stops in the middle of what a
+/// commit wrote, and more, so that it is where others are just writing.
+const PAGES: [u32; 3] = [17, 500, 5];
 /// How often the reader looks before it says that events are missing.
 const PATIENCE: usize = 2_000;
 
-/// Creates and cancels jobs: slices of one statement, and transactions of several.
-async fn write_some<W: World>(play: &Play<W>, writer: usize) {
-    for n in 0..30 {
+/// Creates and cancels jobs, with slices of one statement and transactions of several, until the reader has
+/// reconnected often enough. Either waits for a sign of the other, so that it meets writers and not their backlog.
+async fn write_on<W: World>(
+    play: &Play<W>,
+    writer: usize,
+    (written, mut connects): (&watch::Sender<usize>, watch::Receiver<usize>),
+) {
+    for n in 0.. {
         let jobs = (0..3).map(|k| new_job(facts("t1", None, &format!("{writer} {n} {k}")), 2));
         let created = play.store().submit(play.engine, jobs.collect()).await.unwrap();
         play.cancel(created[0].as_ref().unwrap().job_id).await.unwrap();
+        written.send_modify(|slices| *slices += 1);
+        connects.changed().await.unwrap();
+        if *connects.borrow_and_update() >= RECONNECTS {
+            break;
+        }
+    }
+}
+
+/// The events that are there, whatever the feed shows, as each job tells of them.
+async fn stored<W: World>(play: &Play<W>) -> BTreeMap<(JobId, u64), EventView> {
+    let sql = format!("SELECT DISTINCT {} FROM event", W::hex("job_id"));
+    let mut stored = BTreeMap::new();
+    for row in play.world.query(&sql).await.unwrap() {
+        let job_id: JobId = row[0].as_ref().unwrap().parse().unwrap();
+        let events = play.store().events(job_id).await.unwrap();
+        stored.extend(events.into_iter().map(|event| ((job_id, event.n), event)));
+    }
+    let rows = play.world.query("SELECT CAST(count(*) AS text) FROM event").await.unwrap();
+    assert_eq!(rows[0][0].as_ref().unwrap(), &stored.len().to_string());
+    stored
+}
+
+/// A reader that begins anew for each look, and knows no more than the cursor that it got to.
+struct Reader {
+    looks: usize,
+    after: String,
+    seen: BTreeMap<(JobId, u64), EventView>,
+}
+
+impl Reader {
+    /// Looks once more; whether there was anything to see.
+    async fn look<W: World>(&mut self, play: &Play<W>) -> bool {
+        self.looks += 1;
+        let events = read_on(play, &self.after, PAGES[self.looks % PAGES.len()]).await;
+        let is_any = !events.is_empty();
+        for event in events {
+            self.after = event.cursor.to_string();
+            assert_eq!(event.tenant_id.as_deref(), Some("t1"));
+            let key = (event.job_id, event.event.n);
+            assert_eq!(self.seen.insert(key, event.event), None, "{key:?} is seen twice");
+        }
+        is_any
     }
 }
 
@@ -47,39 +97,26 @@ pub async fn look_for<W: World>(play: &Play<W>, after: Cursor, count: usize) -> 
 
 on_both_stores! {
     async fn eight_writers_and_a_reader_that_reconnects_agree_on_every_event<W>(play: &Play<W>) {
-        let done = AtomicBool::new(false);
-        let writers = async {
-            join_all((0..WRITERS).map(|writer| write_some(play, writer))).await;
-            done.store(true, Ordering::SeqCst);
-        };
-        let reader = async {
-            let (mut seen, mut after) = (Vec::new(), Cursor::START.to_string());
-            let mut connects = 0;
-            loop {
-                let is_last_look = done.load(Ordering::SeqCst) && connects >= RECONNECTS;
-                let events = read_on(play, &after, if is_last_look { 10_000 } else { 17 }).await;
-                connects += 1;
-                let is_empty = events.is_empty();
-                after = events.last().map_or(after, |event| event.cursor.to_string());
-                seen.extend(events);
-                if is_last_look && is_empty && (seen.len() >= EVENTS || connects > PATIENCE) {
-                    return seen;
-                }
+        let (written, mut slices) = watch::channel(0);
+        let (connected, connects) = watch::channel(0);
+        let writers =
+            (0..WRITERS).map(|writer| write_on(play, writer, (&written, connects.clone())));
+        let mut reader =
+            Reader { looks: 0, after: Cursor::START.to_string(), seen: BTreeMap::new() };
+        let reading = async {
+            while reader.looks < RECONNECTS {
+                reader.look(play).await;
+                connected.send_replace(reader.looks);
+                slices.changed().await.unwrap();
             }
         };
-        let ((), seen) = tokio::join!(writers, reader);
-        let keys: Vec<_> = seen.iter().map(|event| (event.job_id, event.event.n)).collect();
-        let distinct: BTreeSet<_> = keys.iter().copied().collect();
-        assert_eq!(keys.len(), distinct.len(), "nothing is seen twice");
-        assert_eq!(keys.len(), EVENTS, "three created and one cancelled each");
-        for job_id in keys.iter().map(|(job_id, _)| *job_id).collect::<BTreeSet<_>>() {
-            let of_job = play.store().events(job_id).await.unwrap();
-            let shown = seen.iter().filter(|event| event.job_id == job_id);
-            let mut shown: Vec<_> = shown.map(|event| event.event.clone()).collect();
-            shown.sort_by_key(|event| event.n);
-            assert_eq!(shown, of_job, "as the job tells it");
-        }
-        assert!(seen.iter().all(|event| event.tenant_id.as_deref() == Some("t1")));
+        tokio::join!(join_all(writers), reading);
+        let seen_meanwhile = reader.seen.len();
+        let stored = stored(play).await;
+        while reader.look(play).await || (reader.seen.len() < stored.len() && reader.looks < PATIENCE) {}
+        assert!(reader.seen == stored, "{} events instead of {}", reader.seen.len(), stored.len());
+        assert!(stored.len() >= 4 * RECONNECTS, "they wrote all the time: {}", stored.len());
+        assert!(seen_meanwhile > stored.len() / 10, "and were met: {seen_meanwhile} of {}", stored.len());
     }
 
     async fn the_feed_shows_a_job_from_created_to_closed<W>(play: &Play<W>) {
