@@ -40,6 +40,9 @@ pub enum Side {
     Back,
     /// The client is cut off at once. The server does not notice, and does what it has been sent in its own time.
     Late,
+    /// Like [`Side::Late`], after a statement that has the request held up: the session is told so, and triggers of the
+    /// test may look there.
+    Held(&'static str),
 }
 
 /// Which request is the one.
@@ -96,6 +99,11 @@ impl Cutter {
         *self.plan.armed() = Some((Aim::With(text), side));
     }
 
+    /// Whether the server still has to come to the end of what it was sent by a client that is cut off.
+    pub fn is_at_work(&self) -> bool {
+        self.plan.unheard.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether the way was cut since it was armed; from now on it is not.
     pub fn disarm(&self) -> bool {
         self.plan.armed().take().is_none()
@@ -112,6 +120,8 @@ impl Drop for Cutter {
 struct Plan {
     armed: Mutex<Option<(Aim, Side)>>,
     requests: AtomicU64,
+    /// Requests that the server is at and nobody waits for.
+    unheard: AtomicU64,
 }
 
 impl Plan {
@@ -183,17 +193,28 @@ async fn ask(
                 back.done.notified().await;
                 return Ok(());
             }
-            Some(Side::Late) => {
+            Some(side @ (Side::Late | Side::Held(_))) => {
+                plan.unheard.fetch_add(1, Ordering::SeqCst);
+                if let Side::Held(statement) = side {
+                    to.write_all(&query(statement)).await?;
+                }
                 to.write_all(&request).await?;
                 // It ends when it has come to this.
                 to.write_all(&GOODBYE).await?;
                 back.cut_now.notify_one();
                 back.done.notified().await;
+                plan.unheard.fetch_sub(1, Ordering::SeqCst);
                 return Ok(());
             }
         }
         request.clear();
     }
+}
+
+/// A request with nothing but this statement.
+fn query(statement: &str) -> Vec<u8> {
+    let length = u32::try_from(statement.len() + 5).unwrap().to_be_bytes();
+    [b"Q", &length[..], statement.as_bytes(), &[0]].concat()
 }
 
 /// Passes answers on until the way is cut, and then waits for the end of what the server does.

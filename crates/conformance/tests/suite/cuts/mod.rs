@@ -1,10 +1,11 @@
 //! COMMIT with unknown outcome: the connection to the server is cut at every request of every primitive that
-//! writes, before the server hears of it and after the server has done it. The call says that the store is
-//! unavailable, its caller makes it again as the engine does, and the rows are what they would have been
-//! without the cut: nothing is lost, nothing is done twice.
+//! writes, before the server hears of it, after the server has done it, and while the server is still at it. The call
+//! says that the store is unavailable, its caller makes it again as the engine does, and the rows are what they would
+//! have been without the cut: nothing is lost, nothing is done twice.
 
 mod beside;
 mod engines;
+mod held;
 mod legs;
 mod schedules;
 mod workers;
@@ -98,7 +99,9 @@ impl Stage {
             ..PostgresOptions::new(&url)
         };
         let cut = PostgresStore::open_with_clock(&options, play.clock.clone()).await.unwrap();
-        Self { play, cutter, cut, covered: Mutex::default() }
+        let stage = Self { play, cutter, cut, covered: Mutex::default() };
+        stage.build_gates().await;
+        stage
     }
 
     fn engine(&self) -> EngineNo {
@@ -147,6 +150,7 @@ impl Stage {
             }
             assert!(requests > 1, "{name} was never cut");
         }
+        self.survives_itself(name, &prepare, &act, (&rows, &expected)).await;
     }
 
     /// The call again; each connection that was cut is found out by one more.
