@@ -1,8 +1,13 @@
-//! The worked examples, run to their end, twice: the second time everything is done already.
+//! The worked examples, run to their end, twice: the second time everything is done already. The one that is there to be
+//! killed is killed.
 
 #![allow(dead_code)] // their `main` is not ours
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use sprag_kernel::JobState;
@@ -22,8 +27,12 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn expect_sound(folder: &std::path::Path) {
-    let url = format!("sqlite:{}", folder.join("sprag.db").display());
+fn expect_sound(folder: &Path) {
+    expect_sound_store(&folder.join("sprag.db"));
+}
+
+fn expect_sound_store(path: &Path) {
+    let url = format!("sqlite:{}", path.display());
     let said = sprag(&["verify", "--store", &url], "");
     assert_eq!(said.code, 0, "{}{}", said.stdout, said.stderr);
 }
@@ -109,4 +118,43 @@ async fn every_order_is_paid_for_once_however_often_the_program_runs() {
     for _ in 0..2 {
         assert_eq!(payments::run(&path).await.unwrap(), (20, 21_000));
     }
+}
+
+/// What the README shows first. It is run as whoever reads that would, in a folder of its own.
+#[test]
+fn three_steps_go_on_where_a_kill_has_left_them() {
+    let source = include_str!("../../../../examples/three_steps.rs");
+    assert!(source.lines().count() <= 60, "a program that is read in a minute");
+    let program = Path::new(env!("CARGO_BIN_EXE_sprag")).with_file_name("examples/three_steps");
+    assert!(program.exists(), "`cargo test` builds it, `cargo build --example three_steps` too");
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut program = Command::new(&program);
+        program.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = start();
+    let mut said = BufReader::new(first.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let converted = said.find(|line| line.contains(": convert ")).expect("a page is converted");
+    first.kill().unwrap();
+    assert_eq!(first.wait().unwrap().code(), None, "it did not end by itself");
+
+    let second = start().wait_with_output().unwrap();
+    assert!(second.status.success());
+    let said = String::from_utf8(second.stdout).unwrap();
+    let (page, _) = converted.split_once(':').unwrap();
+    assert!(!said.contains(&format!("{page}: fetch ")), "{page} was fetched before: {said}");
+    assert!(said.contains(&format!("{page}: convert (attempt 2)")), "{said}");
+    let done: BTreeSet<&str> =
+        said.lines().filter_map(|line| line.strip_suffix(" is done")).collect();
+    assert_eq!(done.len(), 8, "{said}");
+    let path = folder.path().join("three_steps.db");
+    let url = format!("sqlite:{}", path.display());
+    let jobs = sprag(&["job", "list", "--store", &url, "--json"], "").json();
+    let jobs = jobs["items"].as_array().unwrap().clone();
+    assert!(jobs.iter().all(|job| job["state"] == "SUCCEEDED"), "{jobs:?}");
+    assert_eq!(
+        jobs.iter().map(|job| job["jobId"].as_str().unwrap()).collect::<BTreeSet<_>>(),
+        done
+    );
+    expect_sound_store(&path);
 }
