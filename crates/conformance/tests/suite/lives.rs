@@ -10,7 +10,7 @@ use sprag_engine::directive::{Directive, Failure};
 use sprag_engine::engine::Engine;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
-use sprag_engine::store::{JobFilter, Store};
+use sprag_engine::store::Store;
 use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::{JobState, StepState};
 use tokio::sync::Notify;
@@ -114,28 +114,11 @@ on_both_stores! {
         engine.shutdown(Duration::from_secs(5)).await.expect("it lives on");
     }
 
-    async fn envelopes_that_no_store_should_meet_are_refused_alike<W>(play: &Play<W>) {
+    async fn the_extremes_of_a_priority_and_of_a_time_are_taken<W>(play: &Play<W>) {
         let engine = builder(play).await.protocol(protocol(SERVICE)).start().await.unwrap();
-        let refused = async |more: Value| {
-            let envelope = envelope(&more).to_string();
-            engine.submit(envelope.as_bytes()).await.unwrap_err().code().name()
-        };
-        for priority in [i32::MIN, -1_000_001, 1_000_001, i32::MAX] {
-            assert_eq!(refused(json!({"priority": priority})).await, "ENVELOPE_INVALID");
-        }
-        assert_eq!(refused(json!({"priority": 1_i64 << 40})).await, "ENVELOPE_INVALID");
-        assert_eq!(refused(json!({"not_before": -1})).await, "ENVELOPE_INVALID");
-        assert_eq!(refused(json!({"payload": {"a": "\0"}})).await, "NUL_CHARACTER");
-        assert_eq!(refused(json!({"input_ref": "a\0"})).await, "NUL_CHARACTER");
-        assert_eq!(refused(json!({"doc_id": "\0"})).await, "NAME_INVALID");
-        assert_eq!(refused(json!({"mode": "BURST"})).await, "DOC_ID_MISSING");
-        assert_eq!(refused(json!({"request_type": "NONE"})).await, "PROTOCOL_UNKNOWN");
-        let all = play.store().jobs(JobFilter { limit: 10, ..JobFilter::default() }).await.unwrap();
-        assert!(all.is_empty(), "nothing of them is there");
-
         for (more, due) in [(json!({"priority": 1_000_000}), true), (json!({"not_before": u64::MAX}), false)] {
             let job_id = submit(&engine, &more).await;
-            assert_eq!(play.attempts(job_id).await[0].is_ready, due, "the extremes are taken: {more}");
+            assert_eq!(play.attempts(job_id).await[0].is_ready, due, "{more}");
         }
         engine.shutdown(GRACE).await.unwrap();
     }

@@ -29,6 +29,7 @@ mod feed;
 mod gates;
 mod graphs;
 mod histories;
+mod hostile;
 mod jobs;
 mod ledgers;
 mod literals;

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use sprag_engine::ids::JobId;
+use sprag_engine::inbox::InboxId;
 use sprag_engine::requests::RequestStore;
 use sprag_engine::store::{Answer, StoreError};
 use sprag_engine::tokens::TokenStore;
@@ -33,10 +35,12 @@ pub trait World: Send + Sync + Sized + 'static {
     fn query(&self, sql: &str) -> impl Future<Output = Result<Rows, String>> + Send;
     /// Runs a statement past the store.
     fn execute(&self, sql: &str) -> impl Future<Output = Result<(), String>> + Send;
+    /// Leaves an envelope in the inbox, as a user's own transaction does.
+    fn lay(&self, envelope: &str) -> impl Future<Output = InboxId> + Send;
     /// An expression for bytes as lower-case hexadecimal digits.
     fn hex(column: &str) -> String;
     /// A literal for the bytes of an id.
-    fn id(id: sprag_engine::ids::JobId) -> String;
+    fn id(id: JobId) -> String;
     /// A query for every column of every table, as `table.column`.
     const COLUMNS: &'static str;
     /// Makes the tables that deeds write to.
@@ -110,6 +114,10 @@ impl World for Sqlite {
         connection.execute_batch(sql).map_err(|error| error.to_string())
     }
 
+    async fn lay(&self, envelope: &str) -> InboxId {
+        sprag_stores::sqlite::submit_in(&self.connect(), envelope).unwrap()
+    }
+
     async fn cost(&self, sql: &str) -> (u64, String) {
         let connection = rusqlite::Connection::open(self.folder.path().join("s.db")).unwrap();
         let mut explained = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
@@ -126,7 +134,7 @@ impl World for Sqlite {
         format!("CASE WHEN {column} IS NOT NULL THEN lower(hex({column})) END")
     }
 
-    fn id(id: sprag_engine::ids::JobId) -> String {
+    fn id(id: JobId) -> String {
         format!("x'{}'", id.uuid().simple())
     }
 
@@ -197,6 +205,16 @@ impl World for Postgres {
         self.client.batch_execute(sql).await.map_err(|error| told(&error))
     }
 
+    async fn lay(&self, envelope: &str) -> InboxId {
+        let (mut user, connection) =
+            tokio_postgres::connect(&self.options.url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let tx = user.transaction().await.unwrap();
+        let inbox_id = sprag_stores::postgres::submit_in(&tx, envelope).await.unwrap();
+        tx.commit().await.unwrap();
+        inbox_id
+    }
+
     async fn cost(&self, sql: &str) -> (u64, String) {
         self.client.batch_execute("SET enable_seqscan = off; SET enable_sort = off").await.unwrap();
         let sql = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {sql}");
@@ -213,7 +231,7 @@ impl World for Postgres {
         format!("replace(ltrim({column}::text, '\\x'), '-', '')")
     }
 
-    fn id(id: sprag_engine::ids::JobId) -> String {
+    fn id(id: JobId) -> String {
         format!("'{id}'")
     }
 
