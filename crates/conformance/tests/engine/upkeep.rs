@@ -7,7 +7,7 @@ use std::time::Duration;
 use sprag_engine::directive::Failure;
 use sprag_engine::engine::EngineConfig;
 use sprag_engine::hooks::{Ended, Hook};
-use sprag_engine::store::{AttemptView, Store};
+use sprag_engine::store::Store;
 use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::Handler;
 use sprag_kernel::JobState;
@@ -148,51 +148,6 @@ async fn a_paused_service_starts_nothing_until_it_is_resumed() {
     engine.resume("a").await.unwrap();
     closed(&engine, paused).await;
     assert_clean(engine.store()).await;
-    engine.shutdown(GRACE).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_job_whose_service_nobody_serves_waits_and_says_so() {
-    let world = World::new();
-    let builder = world.builder().protocol(protocol(&["a", "b"])).service("a", 1, echo());
-    let engine = builder.start().await.unwrap();
-    let job_id = engine.submit(&envelope(1)).await.unwrap().job_id;
-    let store = engine.store();
-    let waits = |attempt: &AttemptView| attempt.step_id == "b" && attempt.is_ready;
-    while !store.attempts(job_id).await.unwrap().iter().any(waits) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    let explained = || async {
-        let job = store.job(job_id).await.unwrap().unwrap();
-        let attempts = store.attempts(job_id).await.unwrap();
-        sprag_engine::explain::explain(
-            &sprag_engine::explain::Seen::of(&job, &attempts),
-            store.now().await.unwrap(),
-        )
-        .now
-    };
-    let now = explained().await;
-    assert!(
-        now.contains("service b") && now.contains("nobody serves that service so far"),
-        "{now}"
-    );
-    // A worker outside asks: from the next beat on it is waited for one that is free.
-    let claim = sprag_engine::callback::Claim {
-        claim_id: "c1".to_owned(),
-        services: vec!["b".to_owned(), "c".to_owned()],
-        tenant_id: None,
-        max: 1,
-        wait: Duration::from_secs(5),
-        ack: sprag_engine::callback::AckMode::Auto,
-    };
-    assert_eq!(engine.claim(claim).await.unwrap().len(), 1);
-    let is_seen = |service: &'static str| async move {
-        let services = store.services().await.unwrap();
-        services.iter().any(|view| view.service == service && view.seen_at.is_some())
-    };
-    while !(is_seen("a").await && is_seen("b").await && is_seen("c").await) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
     engine.shutdown(GRACE).await.unwrap();
 }
 

@@ -1,16 +1,20 @@
 //! Whole engines on both stores at the edges of their lives: what they are handed when, what they leave behind
 //! when they stop, and what they meet that another engine has begun.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_conformance::bus::{Faults, TestBus};
+use sprag_engine::callback::Claim;
 use sprag_engine::directive::{Directive, Failure};
-use sprag_engine::engine::Engine;
+use sprag_engine::engine::{Engine, EngineConfig};
+use sprag_engine::explain::explained;
 use sprag_engine::ids::JobId;
 use sprag_engine::protocol::Protocol;
-use sprag_engine::store::Store;
+use sprag_engine::store::{AttemptFilter, Store};
+use sprag_engine::upkeep::Upkeep;
 use sprag_engine::worker::{Context, Handler};
 use sprag_kernel::{JobState, StepState};
 use tokio::sync::Notify;
@@ -18,7 +22,7 @@ use tokio::sync::Notify;
 use crate::graphs::{GRACE, closed, echo};
 use crate::on_both_stores;
 use crate::play::{BEGIN_MS, Play, SERVICE};
-use crate::pull::{builder, until};
+use crate::pull::{builder, claim, until};
 use crate::world::World;
 
 /// One step that is tried once.
@@ -120,6 +124,47 @@ on_both_stores! {
             let job_id = submit(&engine, &more).await;
             assert_eq!(play.attempts(job_id).await[0].is_ready, due, "{more}");
         }
+        engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn a_job_whose_service_nobody_serves_waits_and_says_so<W>(play: &Play<W>) {
+        let config = EngineConfig {
+            poll: Duration::from_millis(5),
+            beat: Duration::from_millis(20),
+            takeover: Duration::from_secs(1_000_000),
+            ..EngineConfig::default()
+        };
+        let both = Protocol::new("life.v1", "LIFE").step("own", SERVICE).step("other", "nobody's");
+        let engine = builder(play).await.config(config).protocol(both).service(SERVICE, 1, echo());
+        let engine = engine.start().await.unwrap();
+        let job_id = submit(&engine, &json!({})).await;
+        until(play, job_id, |attempt| attempt.step_id == "other" && attempt.is_ready).await;
+        let now_of = async |job_id| {
+            let job = play.job(job_id).await;
+            explained(play.store(), &job, AttemptFilter::default()).await.unwrap().now
+        };
+        let seen = async || {
+            let services = play.store().services().await.unwrap();
+            let seen = services.into_iter().filter(|view| view.seen_at.is_some());
+            seen.map(|view| view.service).collect::<BTreeSet<_>>()
+        };
+        while !seen().await.contains(SERVICE) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let now = now_of(job_id).await;
+        assert!(now.contains("service nobody's") && now.contains("nobody serves that service so far"), "{now}");
+        assert!(!seen().await.contains("nobody's"));
+
+        // A worker outside asks: from the next beat on it is known who does.
+        let asked = Claim { services: vec!["nobody's".to_owned(), "idle".to_owned()], ..claim("c1", 1) };
+        assert_eq!(engine.claim(asked).await.unwrap().len(), 1);
+        while !(seen().await.contains("nobody's") && seen().await.contains("idle")) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let waiting = submit(&engine, &json!({})).await;
+        until(play, waiting, |attempt| attempt.step_id == "other" && attempt.is_ready).await;
+        let now = now_of(waiting).await;
+        assert!(now.contains("service nobody's") && !now.contains("nobody serves"), "{now}");
         engine.shutdown(GRACE).await.unwrap();
     }
 }

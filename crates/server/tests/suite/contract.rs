@@ -1,6 +1,8 @@
 //! The OpenAPI document and the server are one: every operation of it is called, with no token, with a
 //! token of no use, and with that of another tenant.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::house::{House, envelope};
@@ -155,6 +157,30 @@ fn a_paused_service_hands_out_nothing_until_it_is_resumed() {
     assert!(metrics.contains("sprag_jobs{state=\"QUEUED\"} 1"), "{metrics}");
     admin.post("/v1/services/reader/resume", &json!({})).ok();
     assert_eq!(claim("b", 5), 1);
+    house.close();
+}
+
+#[test]
+fn a_service_that_nobody_serves_is_told_of_by_the_metrics() {
+    let house = House::open();
+    let (admin, worker) = (house.admin(), house.caller(&["work"], None));
+    admin.post("/v1/commands", &envelope("t1", 1)).ok();
+    admin.post("/v1/commands", &envelope("t1", 2)).ok();
+    let says = |lines: [&str; 2]| {
+        let metrics = admin.get("/metrics").text;
+        lines.iter().all(|line| metrics.lines().any(|there| there == *line))
+    };
+    let waits = ["sprag_ready{service=\"reader\"} 2", "sprag_served{service=\"reader\"} 0"];
+    assert!(says(waits), "{}", admin.get("/metrics").text);
+    let claim = json!({"claim_id": "a", "services": ["reader"], "wait_s": 5});
+    assert_eq!(worker.post("/v1/claim", &claim).ok()["directives"].as_array().unwrap().len(), 1);
+    // Who has asked is told of with the next beat.
+    let served = ["sprag_ready{service=\"reader\"} 1", "sprag_served{service=\"reader\"} 1"];
+    let begun = Instant::now();
+    while !says(served) {
+        assert!(begun.elapsed().as_secs() < 20, "{}", admin.get("/metrics").text);
+        std::thread::sleep(Duration::from_millis(20));
+    }
     house.close();
 }
 
