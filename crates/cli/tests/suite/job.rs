@@ -127,6 +127,7 @@ fn verify_is_content_with_the_engines_work_and_not_with_an_edited_store() {
     edit.execute("UPDATE attempt SET guid = guid - 100000000000 WHERE state = 4", []).unwrap();
     let broken = sprag(&["verify", "--store", &books.url(), "--json"], "");
     assert_eq!((broken.code, &broken.json()["ok"]), (1, &false.into()));
+    assert_eq!(broken.error()["error_code"], "AUDIT_BROKEN");
     let violated: Vec<_> = broken.json()["checks"]
         .as_array()
         .unwrap()

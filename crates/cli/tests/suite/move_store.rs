@@ -315,7 +315,7 @@ fn a_store_moves_to_postgres_and_back_through_kills_and_every_row_is_as_it_was()
 }
 
 #[test]
-fn a_store_in_use_a_full_target_and_a_missing_source_are_refused() {
+fn a_store_in_use_a_full_target_and_a_missing_or_unsound_source_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (first, other) = (folder.path().join("first.db"), folder.path().join("other.db"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -332,6 +332,10 @@ fn a_store_in_use_a_full_target_and_a_missing_source_are_refused() {
     file.execute(version, [1]).unwrap();
     to(&first, &folder.path().join("new.db")).refused("MOVE_REFUSED");
     file.execute(version, [-1]).unwrap();
+    let edit = "UPDATE job SET attempts_total = attempts_total + ?1";
+    file.execute(edit, [1]).unwrap();
+    to(&first, &folder.path().join("new.db")).refused("AUDIT_BROKEN");
+    file.execute(edit, [-1]).unwrap();
     let moved = to(&first, &folder.path().join("new.db"));
     assert_eq!(moved.code, 0, "{}", moved.stderr);
 }

@@ -44,6 +44,7 @@ mod races;
 mod random;
 mod readers;
 mod requests;
+mod reruns;
 mod schedules;
 mod schema;
 mod sights;

@@ -27,7 +27,7 @@ fn known_by(dedup_key: String) -> NewJob {
 
 impl Both {
     pub async fn beside(&mut self, engine: EngineNo) -> Option<Command> {
-        match self.dice.roll(31) {
+        match self.dice.roll(33) {
             0 => Some(Command::Pause(["other", SERVICE][self.dice.roll(2)])),
             1 | 2 => Some(Command::Resume(["other", SERVICE][self.dice.roll(2)])),
             3 => Some(Command::Serve(engine, vec![SERVICE.to_owned(), "other".to_owned()])),
@@ -183,11 +183,10 @@ impl Both {
         }))
     }
 
-    /// A job that ended badly runs again: another job, which names it.
+    /// A job is to run again, as another one that names it. Whether it may the stores are asked.
     async fn rerun(&mut self, engine: EngineNo) -> Option<Command> {
         let job_id = self.job()?;
         let job = self.sqlite.job(job_id).await;
-        sprag_kernel::decide::rerun::rerun(job.row.state, &job.facts.dedup_key).ok()?;
         let named = job_id.to_string();
         let facts = JobFacts {
             job_id: JobId::new(),
@@ -200,6 +199,6 @@ impl Both {
             Some(pinned) => pinned.new_job(facts),
             None => new_job(facts, 1),
         };
-        Some(Command::Submit(engine, vec![again]))
+        Some(Command::Rerun(engine, job_id, Box::new(again)))
     }
 }

@@ -21,6 +21,7 @@ use sprag_engine::store::{
 };
 use sprag_engine::tokens::{NewToken, TokenStore};
 use sprag_engine::upkeep::{Delivery, Task};
+use sprag_kernel::decide::rerun;
 use sprag_kernel::decide::rows::{Fence, LeaseId};
 use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal};
@@ -61,6 +62,7 @@ pub enum Command {
     // Two of them with one call.
     Begin(EngineNo, Vec<Beginning>),
     Over(EngineNo, Vec<(EndWrite, FinishWrite)>),
+    Rerun(EngineNo, JobId, Box<NewJob>),
     // Decisions under the rows' locks.
     Cancel(EngineNo, JobId, Option<u64>),
     RefuseLeg1(EngineNo, Spot),
@@ -186,6 +188,7 @@ impl Command {
             | Self::TakeOver(_, engine)
             | Self::Due(engine)
             | Self::Submit(engine, _)
+            | Self::Rerun(engine, ..)
             | Self::Claim(engine, _)
             | Self::Release(engine, _)
             | Self::Dispatch(engine, _)
@@ -249,6 +252,7 @@ impl Command {
     pub fn jobs(&self) -> Vec<NewJob> {
         match self {
             Self::Submit(_, jobs) => jobs.clone(),
+            Self::Rerun(_, _, again) => vec![(**again).clone()],
             Self::Begin(_, beginnings) => beginnings.iter().map(|(job, _)| job.clone()).collect(),
             Self::TakeIn(_, entries) => {
                 entries.iter().filter_map(|entry| entry.job.clone().ok()).collect()
@@ -281,6 +285,7 @@ pub async fn run<W: World>(play: &Play<W>, command: Command) -> (String, Effect)
         | Command::PoisonMessage(..) => run_amend(play.store(), &play.policy, command).await,
         Command::PutProtocol(_)
         | Command::Submit(..)
+        | Command::Rerun(..)
         | Command::Claim(..)
         | Command::Release(..)
         | Command::Dispatch(..)
@@ -334,6 +339,15 @@ async fn run_leg<S: Store>(store: &S, command: Command) -> (String, Effect) {
     match command {
         Command::PutProtocol(text) => idle(&store.put_protocol("other.v1", text).await),
         Command::Submit(engine, jobs) => idle(&store.submit(engine, jobs).await),
+        Command::Rerun(engine, job_id, again) => {
+            let Some(job) = store.job(job_id).await.unwrap() else {
+                return ("nobody".to_owned(), Effect::Nothing);
+            };
+            match rerun::rerun(job.row.state, &job.facts.dedup_key) {
+                Ok(()) => idle(&store.submit(engine, vec![*again]).await),
+                Err(refusal) => (format!("{refusal:?}"), Effect::Nothing),
+            }
+        }
         Command::Claim(engine, wishes) => {
             let answer = store.claim(engine, wishes).await;
             (sorted(&answer), Effect::Claimed(keys(answer)))

@@ -155,7 +155,7 @@ impl Both {
             steps += 1;
             let answer = self.compare(seed, command.clone()).await;
             let name = command.name();
-            found.extend(SEEN.iter().filter(|(c, a)| name == *c && answer.contains(a)));
+            found.extend(SEEN.iter().filter(|(c, case)| name == *c && seen::shows(&answer, case)));
             self.learn(&command, &answer);
             if steps.is_multiple_of(AUDIT) {
                 self.sqlite.expect_sound().await;
@@ -186,7 +186,7 @@ impl Both {
             }
             command = self.think().await.unwrap_or(command);
         }
-        let is_awaited = missing.contains(&&(command.name().as_str(), "Fenced"));
+        let is_awaited = missing.contains(&&(command.name().as_str(), "Err(Fenced)"));
         let dead = self.dice.pick(&self.dead).filter(|_| is_awaited && self.dice.roll(2) == 0);
         if let (Some(engine), Some(dead)) = (command.engine(), dead) {
             *engine = dead;
