@@ -375,7 +375,8 @@ async fn cost_of_held<W: World>(play: &Play<W>) -> u64 {
 }
 
 /// All rows that a write could have touched.
-async fn everything<W: World>(play: &Play<W>) -> Vec<crate::world::Rows> {
+/// Every row of every table.
+pub async fn everything<W: World>(play: &Play<W>) -> Vec<crate::world::Rows> {
     let mut all = Vec::new();
     for table in crate::differential::rows::TABLES {
         all.push(crate::differential::rows::rows::<W>(&play.world, table).await);

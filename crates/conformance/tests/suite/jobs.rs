@@ -3,13 +3,14 @@
 use sprag_engine::ids::AttemptKey;
 use sprag_engine::plan;
 use sprag_engine::store::{
-    Amendment, AttemptFilter, Begins, DispatchOutcome, FinishOutcome, JobFacts, NewJob, NewStep,
-    Store, Timer,
+    Amendment, AttemptFilter, Begins, DispatchOutcome, EndOutcome, FinishOutcome, JobFacts, NewJob,
+    NewStep, Pulse, Store, Timer,
 };
 use sprag_kernel::decide::callback::Report;
 use sprag_kernel::decide::rows::{Fence, LeaseId};
 use sprag_kernel::{Code, JobState, OutboxState, StepState};
 
+use crate::engines::everything;
 use crate::on_both_stores;
 use crate::play::{BEGIN_MS, Play, facts, new_job};
 use crate::world::World;
@@ -309,24 +310,43 @@ on_both_stores! {
         assert_eq!(play.job(job_id).await.row.state, JobState::Succeeded);
     }
 
-    async fn j24_a_closed_job_stays_as_it_is<W>(play: &Play<W>) {
-        let job_id = play.create(1).await;
-        let held = play.run_step(Report::Succeeded).await;
-        let closed = play.job(job_id).await;
-        let rows = play.attempts(job_id).await;
-        play.clock.advance(3_600_000);
+    async fn j24_a_closed_job_stays_as_it_is_however_it_has_ended<W>(play: &Play<W>) {
+        use JobState::{Cancelled, FailedFinal, Succeeded};
+        for (report, ended) in [
+            (Report::Succeeded, Succeeded),
+            (Report::NonRetryable, FailedFinal),
+            (Report::Retryable, Cancelled),
+        ] {
+            let job_id = play.create(1).await;
+            let mut held = play.claim().await;
+            play.dispatch(&mut held).await;
+            let (running, lease_id) = (held.clone(), held.attempt.lease_id.unwrap());
+            if ended == Cancelled {
+                play.cancel(job_id).await.unwrap();
+            }
+            play.report(&mut held, report).await;
+            play.finish(&held).await;
+            assert_eq!(play.job(job_id).await.row.state, ended);
+            let closed = everything(play).await;
+            play.clock.advance(3_600_000);
 
-        assert_eq!(play.finish(&held).await, FinishOutcome::Gone);
-        let fence = plan::fence(&held.attempt);
-        assert!(play.ack(job_id, None, fence).await.is_ok(), "a duplicate ACK is a no-op");
-        assert_eq!(play.cancel(job_id).await.unwrap(), JobState::Succeeded, "J9");
-        let due = play.store().due(play.engine, 100).await.unwrap();
-        assert!(due.promoted == 0 && due.held.is_empty());
-        assert!(play.claim_as(play.engine, 10).await.unwrap().is_empty());
-
-        let after = play.job(job_id).await;
-        assert_eq!((after.row, after.updated_at), (closed.row, closed.updated_at));
-        assert_eq!(play.attempts(job_id).await[0].row, rows[0].row);
+            assert_eq!(play.finish(&held).await, FinishOutcome::Gone);
+            let fence = plan::fence(&running.attempt);
+            assert!(play.ack(job_id, None, fence).await.is_ok(), "a duplicate ACK is a no-op");
+            for report in [Report::Succeeded, Report::Retryable, Report::NonRetryable] {
+                let again = Play::<W>::result_write(&running, report);
+                assert_eq!(play.end_as(play.engine, again).await.unwrap(), EndOutcome::Stale);
+            }
+            let progress = Some("1".to_owned());
+            let heartbeat = Pulse { key: held.key, lease_id, lease_ms: 9_000, progress };
+            play.store().pulse(play.engine, vec![heartbeat]).await.unwrap();
+            assert_eq!(play.cancel(job_id).await.unwrap(), ended, "J9: a no-op, however often");
+            assert_eq!(play.cancel(job_id).await.unwrap(), ended);
+            let due = play.store().due(play.engine, 100).await.unwrap();
+            assert!(due.promoted == 0 && due.held.is_empty());
+            assert!(play.claim_as(play.engine, 10).await.unwrap().is_empty());
+            assert_eq!(everything(play).await, closed);
+        }
     }
 
     async fn t12_a_retryable_failure_waits_for_its_backoff<W>(play: &Play<W>) {

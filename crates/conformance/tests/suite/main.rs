@@ -10,6 +10,7 @@ mod seam;
 mod world;
 
 mod ahead;
+mod atomic;
 mod audit;
 mod batch;
 mod batch_out;

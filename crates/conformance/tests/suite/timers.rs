@@ -34,38 +34,44 @@ async fn send<W: World>(play: &Play<W>, job_id: JobId) -> Fence {
     plan::fence(&play.held(job_id).await.attempt)
 }
 
-/// Lets time pass in steps of 10 s until the job is over: every due attempt ends, every activation is sent,
-/// and acknowledged if `acks`. Returns (second, state of the newest attempt, its number) at each change.
+/// Lets time pass from timer to timer until the job is over: every due attempt ends, every activation is sent, and
+/// acknowledged if `acks`. Nothing happens in the millisecond before. Returns (second, state of the newest attempt, its
+/// number) at each change, each of which is on the second.
 async fn schedule<W: World>(
     play: &Play<W>,
     job_id: JobId,
     acks: bool,
 ) -> Vec<(i64, StepState, u32)> {
     let mut seen = Vec::new();
-    loop {
-        let now = play.clock.now();
+    let mut see = |state, attempt_no| {
+        let ms = play.clock.now() - BEGIN_MS;
+        assert_eq!(ms % 1_000, 0, "{state:?} of attempt {attempt_no} after {ms} ms");
+        seen.push((ms / 1_000, state, attempt_no));
+    };
+    while play.job(job_id).await.row.state != JobState::FailedFinal {
+        let next = play.store().due(play.engine, 10).await.unwrap().next.expect("a timer is set");
+        play.clock.advance(i64::try_from(next).unwrap() - play.clock.now() - 1);
+        let early = play.store().due(play.engine, 10).await.unwrap();
+        assert_eq!((early.held.len(), early.promoted, early.next), (0, 0, Some(next)));
+        play.clock.advance(1);
         let due = play.store().due(play.engine, 10).await.unwrap();
+        assert_eq!((due.held.len() + due.promoted, due.now), (1, next), "one thing at a time");
         for mut held in due.held {
             let write = fire(&held, due.now).expect("what is due has expired");
             assert!(matches!(play.end(&mut held, write).await, EndOutcome::Entered { .. }));
             play.finish(&held).await;
             let state = play.attempts(job_id).await[held.key.attempt_no as usize - 1].row.state;
-            seen.push(((now - BEGIN_MS) / 1_000, state, held.key.attempt_no));
+            see(state, held.key.attempt_no);
         }
-        if play.job(job_id).await.row.state == JobState::FailedFinal {
-            return seen;
-        }
-        // What the end of an attempt has made due later is not due now.
         if due.promoted > 0 {
             let fence = send(play, job_id).await;
-            seen.push(((now - BEGIN_MS) / 1_000, StepState::AwaitingAck, fence.attempt_no));
+            see(StepState::AwaitingAck, fence.attempt_no);
             if acks {
                 play.ack(job_id, None, fence).await.unwrap();
             }
         }
-        play.clock.advance(10_000);
-        assert!(now - BEGIN_MS < 3_600_000, "the schedule ends within an hour: {seen:?}");
     }
+    seen
 }
 
 /// A dead engine's attempt, ended as lost by its heir.

@@ -59,6 +59,10 @@ pub trait World: Send + Sync + Sized + 'static {
     const CHAINED: &'static str;
     /// Has every event that is written refused.
     const NO_EVENTS: &'static str;
+    /// Has every row of this job that is written to a table refused, as late as the store can.
+    fn refusing(table: &str, job_id: JobId) -> String;
+    /// Takes that back.
+    fn admitting(table: &str) -> String;
 }
 
 /// A SQLite file.
@@ -159,6 +163,21 @@ impl World for Sqlite {
         &["38_events_are_not_a_chain", "39_key_of_no_era", "40_key_that_its_filter_denies"];
     const EFFECTS: &'static str = "effect";
 
+    fn refusing(table: &str, job_id: JobId) -> String {
+        let trigger = |on: &str| {
+            format!(
+                "CREATE TRIGGER refuse_{on} AFTER {on} ON {table} WHEN new.job_id = {}
+                 BEGIN SELECT RAISE(ABORT, 'refused'); END;",
+                Self::id(job_id)
+            )
+        };
+        trigger("INSERT") + &trigger("UPDATE")
+    }
+
+    fn admitting(_table: &str) -> String {
+        "DROP TRIGGER refuse_INSERT; DROP TRIGGER refuse_UPDATE".to_owned()
+    }
+
     fn work(effect: &str, then: Then) -> SqliteWork {
         deeds::on_sqlite(effect, then)
     }
@@ -258,6 +277,21 @@ impl World for Postgres {
     const TABLES: &'static str = deeds::POSTGRES_TABLES;
     const OWN_CHECKS: &'static [&'static str] = &[];
     const EFFECTS: &'static str = "public.effect";
+
+    /// When the transaction commits.
+    fn refusing(table: &str, job_id: JobId) -> String {
+        format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+             CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON {table}
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (new.job_id = '{job_id}')
+                 EXECUTE FUNCTION refuse()"
+        )
+    }
+
+    fn admitting(table: &str) -> String {
+        format!("DROP TRIGGER refuse ON {table}; DROP FUNCTION refuse()")
+    }
 
     fn work(effect: &str, then: Then) -> PostgresWork {
         deeds::on_postgres(effect, then)
