@@ -1,10 +1,15 @@
 //! Upgrades: engines of an old and a new version of the schema on the same books, under load.
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sprag_conformance::cluster::Cluster;
+use sprag_engine::directive::Failure;
 use sprag_engine::engine::{Engine, EngineBuilder, EngineConfig};
 use sprag_engine::store::{JobFilter, Store, StoreError};
+use sprag_engine::worker::Handler;
 use sprag_kernel::{Code, JobState};
 use sprag_stores::postgres::{PostgresOptions, PostgresStore};
 use sprag_stores::sqlite::{Durability, SqliteStore};
@@ -14,6 +19,8 @@ use super::world::{World, assert_clean, echo, protocol};
 
 const GRACE: Duration = Duration::from_secs(10);
 const JOBS: usize = 400;
+/// How many are submitted at a time.
+const AT_A_TIME: usize = 20;
 
 /// Adds, and takes nothing away.
 const EXPAND: Migration = Migration {
@@ -36,17 +43,41 @@ fn schema(more: &[Migration]) -> Schema {
     steps(include_str!("../../../stores/sql/postgres/schema_1.sql"), more)
 }
 
-async fn engine(url: &str, schema: Schema) -> Engine<PostgresStore> {
-    let options = PostgresOptions::new(url);
-    let store = PostgresStore::open_as(&options, None, schema).await.unwrap();
-    let config = EngineConfig {
-        beat: Duration::from_millis(50),
-        takeover: Duration::from_secs(2),
-        poll: Duration::from_millis(5),
-        ..EngineConfig::default()
-    };
-    let builder = EngineBuilder::new(store).config(config).protocol(protocol(&["a", "b"]));
-    builder.service("a", 4, echo()).service("b", 4, echo()).start().await.unwrap()
+/// An engine that counts the steps that it has run.
+struct Counting {
+    engine: Arc<Engine<PostgresStore>>,
+    ran: Arc<AtomicUsize>,
+}
+
+impl Counting {
+    async fn start(url: &str, schema: Schema) -> Self {
+        let options = PostgresOptions::new(url);
+        let store = PostgresStore::open_as(&options, None, schema).await.unwrap();
+        let config = EngineConfig {
+            beat: Duration::from_millis(50),
+            takeover: Duration::from_secs(2),
+            poll: Duration::from_millis(5),
+            ..EngineConfig::default()
+        };
+        let ran = Arc::<AtomicUsize>::default();
+        let counted = ran.clone();
+        let work = Handler::new(move |_: serde_json::Value, _, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Failure>(1) }
+        });
+        let builder = EngineBuilder::new(store).config(config).protocol(protocol(&["a", "b"]));
+        let builder = builder.service("a", 4, work.clone()).service("b", 4, work);
+        Self { engine: Arc::new(builder.start().await.unwrap()), ran }
+    }
+
+    /// How many steps it has run since it was asked the last time.
+    fn ran(&self) -> usize {
+        self.ran.swap(0, Ordering::SeqCst)
+    }
+
+    async fn shutdown(self) {
+        Arc::into_inner(self.engine).unwrap().shutdown(GRACE).await.unwrap();
+    }
 }
 
 fn envelope(n: usize) -> Vec<u8> {
@@ -57,10 +88,28 @@ fn envelope(n: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Submits to the first engine, and what that one refuses because it stops to the second.
-async fn submit(n: usize, first: &Engine<PostgresStore>, second: &Engine<PostgresStore>) {
-    if first.submit(&envelope(n)).await.is_err() {
-        second.submit(&envelope(n)).await.unwrap();
+/// Submits to both engines in turn, many at a time, and what one refuses because it stops to the last one.
+async fn submit(jobs: Range<usize>, [one, two]: [&Counting; 2]) {
+    for first in jobs.clone().step_by(AT_A_TIME) {
+        let at_a_time = (first..jobs.end.min(first + AT_A_TIME)).map(|n| {
+            let asked = if n % 2 == 0 { &one.engine } else { &two.engine };
+            let (asked, last) = (asked.clone(), two.engine.clone());
+            tokio::spawn(async move {
+                if asked.submit(&envelope(n)).await.is_err() {
+                    last.submit(&envelope(n)).await.unwrap();
+                }
+            })
+        });
+        for submitted in at_a_time.collect::<Vec<_>>() {
+            submitted.await.unwrap();
+        }
+    }
+}
+
+/// Waits until nothing is left to do.
+async fn done(engine: &Engine<PostgresStore>) {
+    while engine.store().open_jobs().await.unwrap() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -68,22 +117,24 @@ async fn submit(n: usize, first: &Engine<PostgresStore>, second: &Engine<Postgre
 async fn an_old_engine_works_beside_a_new_one_until_its_version_is_not_admitted_any_more() {
     let cluster = Cluster::start();
     let url = cluster.database().await;
-    let old = engine(&url, schema(&[])).await;
-    for n in 0..JOBS / 4 {
-        submit(n, &old, &old).await;
-    }
+    let old = Counting::start(&url, schema(&[])).await;
+    submit(0..JOBS / 4, [&old, &old]).await;
     // The migration is applied while the old engine works; both go on.
-    let new = engine(&url, schema(&[EXPAND])).await;
-    for n in JOBS / 4..JOBS / 2 {
-        let (one, two) = if n % 2 == 0 { (&old, &new) } else { (&new, &old) };
-        submit(n, one, two).await;
-    }
-    assert!(old.submit(&envelope(0)).await.is_ok(), "the old one is admitted");
+    let ((), new) = tokio::join!(
+        submit(JOBS / 4..JOBS / 2, [&old, &old]),
+        Counting::start(&url, schema(&[EXPAND]))
+    );
+    done(&new.engine).await;
+    assert!(old.ran() + new.ran() >= JOBS, "two steps each");
+    submit(JOBS / 2..JOBS * 3 / 4, [&old, &new]).await;
+    done(&new.engine).await;
+    let ran = (old.ran(), new.ran());
+    assert!(ran.0 > 0 && ran.1 > 0, "both have run steps since the migration: {ran:?}");
+    assert!(old.engine.submit(&envelope(0)).await.is_ok(), "the old one is admitted");
     // Now version 1 is not: the old engine notices, drains and ends.
-    let newest = engine(&url, schema(&[EXPAND, CONTRACT])).await;
-    for n in JOBS / 2..JOBS {
-        submit(n, &old, &newest).await;
-    }
+    let newest = Counting::start(&url, schema(&[EXPAND, CONTRACT])).await;
+    submit(JOBS * 3 / 4..JOBS, [&old, &newest]).await;
+    let old = Arc::into_inner(old.engine).unwrap();
     let ended = tokio::time::timeout(GRACE, old.ended()).await;
     let Ok(Err(StoreError::Refused(refusal))) = ended else { panic!("{ended:?}") };
     assert_eq!(refusal.code(), Code::SchemaTooNew);
@@ -95,23 +146,22 @@ async fn an_old_engine_works_beside_a_new_one_until_its_version_is_not_admitted_
     };
     assert_eq!(refusal.code(), Code::SchemaTooNew);
 
-    while new.store().open_jobs().await.unwrap() > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    done(&new.engine).await;
+    assert!(newest.ran() > 0, "the newest one has run steps too");
     let filter = JobFilter { limit: 10_000, ..JobFilter::default() };
-    let jobs = new.store().jobs(filter).await.unwrap();
+    let jobs = new.engine.store().jobs(filter).await.unwrap();
     assert_eq!(jobs.len(), JOBS, "no job is lost or doubled");
     assert!(jobs.iter().all(|job| job.row.state == JobState::Succeeded));
-    assert_clean(new.store()).await;
-    new.shutdown(GRACE).await.unwrap();
-    newest.shutdown(GRACE).await.unwrap();
+    assert_clean(new.engine.store()).await;
+    new.shutdown().await;
+    newest.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_processes_that_migrate_at_once_do_it_once() {
     let cluster = Cluster::start();
     let url = cluster.database().await;
-    engine(&url, schema(&[])).await.shutdown(GRACE).await.unwrap();
+    Counting::start(&url, schema(&[])).await.shutdown().await;
     let opening = (0..8).map(|_| {
         let options = PostgresOptions::new(&url);
         tokio::spawn(async move { PostgresStore::open_as(&options, None, schema(&[EXPAND])).await })
