@@ -1,23 +1,22 @@
 //! The commands: values, the same for both stores, that call one writing primitive of the seam each. What one
 //! answered is text without what may differ, and what it did as far as the model needs to be told.
 
-use std::collections::BTreeSet;
 use std::fmt::{self, Debug, Write as _};
 use std::time::Duration;
 
 use sprag_engine::batch::store::{BatchOutcome, BatchWorked, BatchWrite, Batches};
 use sprag_engine::gate::Gates;
 use sprag_engine::ids::{AttemptKey, EngineNo, JobId, Place, RequestId};
-use sprag_engine::inbox::{InboxFilter, TakeIn};
+use sprag_engine::inbox::TakeIn;
 use sprag_engine::pairs::{Beginning, Begun, Over};
 use sprag_engine::plan;
-use sprag_engine::requests::{NewRequest, RequestFilter, RequestStore};
+use sprag_engine::requests::{NewRequest, RequestStore};
 use sprag_engine::schedules::{Rest, Schedule, TickWrite};
 use sprag_engine::signals::{Signal, Signals, WaitWrite};
 use sprag_engine::store::{
     Amendment, Answer, AttemptError, Decide, DispatchOutcome, DispatchWrite, EndOutcome, EndWrite,
-    FinishOutcome, FinishWrite, Held, JobFilter, NewJob, Pulse, RenewOutcome, RenewWrite,
-    StaleCallback, Store, StoreError, Wish, Worked,
+    FinishOutcome, FinishWrite, Held, NewJob, Pulse, RenewOutcome, RenewWrite, StaleCallback,
+    Store, StoreError, Wish, Worked,
 };
 use sprag_engine::tokens::{NewToken, TokenStore};
 use sprag_engine::upkeep::{Delivery, Task};
@@ -27,6 +26,7 @@ use sprag_kernel::retry::{Millis, RetryPolicy};
 use sprag_kernel::{Code, JobState, Refusal};
 
 use super::asked::Asked;
+use super::look;
 use crate::deeds::Then;
 use crate::play::{Play, acknowledging, publishing};
 use crate::world::World;
@@ -125,7 +125,7 @@ pub const SCHEDULER: &str = "t1";
 pub const TASK: &str = "hook:told";
 
 /// An answer as text without what may differ.
-fn told<T: Debug>(answer: &Answer<T>) -> String {
+pub fn told<T: Debug>(answer: &Answer<T>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
         // The words of the database differ.
@@ -139,7 +139,7 @@ fn idle<T: Debug>(answer: &Answer<T>) -> (String, Effect) {
 }
 
 /// As [`told`], in an order that does not depend on where rows lie.
-fn sorted<T: Debug>(answer: &Answer<Vec<T>>) -> String {
+pub fn sorted<T: Debug>(answer: &Answer<Vec<T>>) -> String {
     let mut lines: Vec<String> = answer.iter().flatten().map(|one| format!("{one:?}")).collect();
     lines.sort();
     if answer.is_ok() { lines.join("\n") } else { told(answer) }
@@ -304,8 +304,8 @@ pub async fn run<W: World>(play: &Play<W>, command: Command) -> (String, Effect)
         | Command::Signal(..)
         | Command::Wait(..)
         | Command::Admit(..) => run_work::<W>(play.store(), command).await,
-        Command::Read(job_id) => (read(play.store(), job_id).await, Effect::Nothing),
-        Command::Look => (look(play.store()).await, Effect::Nothing),
+        Command::Read(job_id) => (look::read(play.store(), job_id).await, Effect::Nothing),
+        Command::Look => (look::look(play.store()).await, Effect::Nothing),
         Command::Mail(envelope) => {
             let at = play.clock.now();
             let sql =
@@ -535,68 +535,4 @@ async fn run_amend<S: Store>(
         Ok(None) => ("nobody".to_owned(), Effect::Nothing),
         Err(error) => idle(&Err::<(), _>(error)),
     }
-}
-
-/// All that can be read of one job.
-async fn read<S: Store>(store: &S, job_id: JobId) -> String {
-    let attempts = store.attempts(job_id).await;
-    let places: BTreeSet<Place> =
-        attempts.iter().flatten().map(|attempt| attempt.key.place()).collect();
-    let ends = places.iter().map(|place| (job_id, *place)).collect();
-    let mut text = [
-        told(&store.job(job_id).await),
-        told(&attempts),
-        told(&store.events(job_id).await),
-        told(&store.signals(job_id).await),
-        told(&store.tasks(job_id).await),
-        told(&store.children(job_id, None).await),
-        told(&store.cancelling(vec![job_id]).await),
-        told(&store.ends(ends).await),
-    ]
-    .join("\n");
-    for place in places {
-        let Place { step_index, branch, turn } = place;
-        let batch = sprag_engine::batch::store::BatchPlace { job_id, step_index, branch, turn };
-        text += &told(&store.batch(batch).await);
-        text += &told(&store.batch_journal(batch, 0, 10).await);
-        text += &told(&store.signal_of(job_id, place).await);
-        text += &told(&store.children(job_id, Some(place)).await);
-    }
-    text
-}
-
-/// All that can be read beside jobs.
-async fn look<S: RequestStore + TokenStore>(store: &S) -> String {
-    let now = store.now().await.unwrap();
-    let gates = store.lines(None, 10).await;
-    let mut text = [
-        told(&store.protocols().await),
-        told(&store.protocol("test.v1").await),
-        told(&store.jobs(JobFilter { limit: 20, ..JobFilter::default() }).await),
-        told(&store.open_jobs().await),
-        told(&store.inbox_waiting(10).await),
-        told(&store.inbox(InboxFilter { limit: 20, ..InboxFilter::default() }).await),
-        told(&store.services().await),
-        told(&store.tenants().await),
-        told(&store.undelivered().await),
-        told(&store.backlog(now, now - 60_000).await),
-        told(&store.counts().await),
-        told(&gates),
-        told(&store.schedules(None).await),
-        told(&store.next_schedules(10).await),
-        told(&store.schedule(SCHEDULER, "s0").await),
-        told(&store.tokens().await),
-        told(&store.token("k0").await),
-        sorted(&store.claimed(vec!["claim".to_owned()]).await),
-    ]
-    .join("\n");
-    for gate in gates.into_iter().flatten() {
-        text += &told(&store.gate(&gate).await);
-    }
-    let requests = store.requests(RequestFilter { limit: 20, ..RequestFilter::default() }).await;
-    text += &told(&requests);
-    for request in requests.into_iter().flatten() {
-        text += &told(&store.request_events(request.facts.request_id).await);
-    }
-    text
 }

@@ -7,6 +7,7 @@ mod asked;
 mod beside;
 mod command;
 mod graphs;
+mod look;
 mod model;
 mod moves;
 pub mod rows;
