@@ -196,6 +196,8 @@ async fn ask(
             Some(side @ (Side::Late | Side::Held(_))) => {
                 plan.unheard.fetch_add(1, Ordering::SeqCst);
                 if let Side::Held(statement) = side {
+                    // Its answer would be taken for that of the request.
+                    back.cut_now.notify_one();
                     to.write_all(&query(statement)).await?;
                 }
                 to.write_all(&request).await?;
@@ -221,13 +223,14 @@ fn query(statement: &str) -> Vec<u8> {
 async fn answer(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, back: Arc<Back>) {
     loop {
         let kind = tokio::select! {
-            kind = from.read_u8() => kind,
+            biased;
             () = back.cut_now.notified() => {
                 drop(to);
                 let mut unheard = Vec::new();
                 let _ = from.read_to_end(&mut unheard).await;
                 break;
             }
+            kind = from.read_u8() => kind,
         };
         let Ok(kind) = kind else { break };
         let Ok(message) = read(&mut from, Some(kind)).await else { break };
