@@ -37,9 +37,9 @@ on_both_stores! {
     /// It kept them until it died, and claimed more with each look.
     async fn jobs_of_a_protocol_that_cannot_be_read_go_back_and_wait_until_it_can<W>(play: &Play<W>) {
         let later = Protocol::new("later.v1", "LATER").step("only", SERVICE);
-        let knows = builder(play).await.protocol(later).start().await.unwrap();
-        let job_id = knows.submit(&envelope("LATER", 0)).await.unwrap().job_id;
-        knows.shutdown(GRACE).await.unwrap();
+        let first = builder(play).await.protocol(later).start().await.unwrap();
+        let job_id = first.submit(&envelope("LATER", 0)).await.unwrap().job_id;
+        first.shutdown(GRACE).await.unwrap();
         rewrite(play, "\"steps\"", "\"stairs\"").await;
 
         let config = EngineConfig {

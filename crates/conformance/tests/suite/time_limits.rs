@@ -27,10 +27,6 @@ async fn engine<W: World>(play: &Play<W>) -> Engine<W::Store> {
     builder(play).await.protocol(protocol).start().await.unwrap()
 }
 
-fn beats() -> Option<serde_json::Value> {
-    Some(json!("alive"))
-}
-
 on_both_stores! {
     /// Only handlers in the process were held to it: a worker that beat could take for ever.
     async fn an_attempt_of_a_worker_outside_is_over_with_its_time_though_it_beats<W>(play: &Play<W>) {
@@ -40,13 +36,13 @@ on_both_stores! {
         assert_eq!(directive.lease_expires_at, NOON + 10 * MINUTE, "no lease goes beyond");
         for ms in [4 * MINUTE, 6 * MINUTE - 1] {
             play.clock.advance(ms.cast_signed());
-            let alive = engine.heartbeat(directive.fence(), beats()).await.unwrap();
+            let alive = engine.heartbeat(directive.fence(), None).await.unwrap();
             assert_eq!(alive.lease_expires_at, NOON + 10 * MINUTE);
         }
         play.clock.advance(1);
         let first = until(play, job_id, |attempt| attempt.row.state == StepState::FailedRetry && attempt.error.is_some()).await;
         assert_eq!((first.key.attempt_no, first.error.unwrap().code.as_str()), (1, "STEP_TIMEOUT"));
-        let late = engine.heartbeat(directive.fence(), beats()).await.unwrap_err();
+        let late = engine.heartbeat(directive.fence(), None).await.unwrap_err();
         assert_eq!(late.code(), Code::StaleFence);
 
         play.clock.advance(MINUTE.cast_signed());
