@@ -28,6 +28,7 @@ mod family;
 mod faults;
 mod feed;
 mod gates;
+mod given_back;
 mod graphs;
 mod histories;
 mod hostile;

@@ -146,7 +146,10 @@ fn protocol(id: &str, request_type: &str, steps: &Value) -> Protocol {
 
 /// A backoff is a time, which is not what is tried here.
 fn at_once(step: &mut Step) {
-    step.retry.backoff = Some(vec![0]);
+    // Around a list of steps nothing is tried.
+    if step.steps.is_empty() {
+        step.retry.backoff = Some(vec![0]);
+    }
     step.steps.iter_mut().for_each(at_once);
 }
 

@@ -5,6 +5,8 @@ CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID;
+-- There while the store takes envelopes.
+INSERT INTO meta VALUES ('open', '');
 
 -- One life of one engine process.
 CREATE TABLE engine (

@@ -34,6 +34,8 @@ use table::{Cell, Table, key_from, key_text};
 const SLICE: u32 = 250;
 /// The key in `meta` that closes a store to engines; its value says why.
 pub(crate) const CLOSED: &str = "closed";
+/// The key in `meta` that is there while the store takes what others than engines write. Closing deletes it.
+pub(crate) const OPEN: &str = "open";
 /// The key in `meta` of both stores that says which move they belong to.
 const MOVE: &str = "move_id";
 /// The keys in `meta` of the target that say how far each table came.
@@ -112,12 +114,12 @@ impl Side {
 
     /// Closes the store for a move, unless an engine works on it.
     async fn close(&mut self, why: &str, id: &str) -> Answer<()> {
-        ask!(self.close(&[(CLOSED, why), (MOVE, id)]))
+        ask!(self.close(&[(CLOSED, why), (MOVE, id)], OPEN))
     }
 
     /// Opens the store to engines, and forgets the move.
     async fn open_again(&mut self) -> Answer<()> {
-        ask!(self.open_again(&[CLOSED, MOVE], PROGRESS))
+        ask!(self.open_again(&[CLOSED, MOVE], PROGRESS, OPEN))
     }
 
     /// Deletes all rows, and the notes of how far they came, in one transaction. The store stays closed.

@@ -27,7 +27,7 @@ const LOCK_ENGINES: &str = "SET LOCAL lock_timeout = '5s';
 const END_ENGINES: &str = "SELECT 1 FROM sprag.engine WHERE dead = 0 AND beat_at > 0 FOR UPDATE;
     UPDATE sprag.engine SET dead = 1 WHERE dead = 0 AND beat_at > 0";
 /// Waits for those who have submitted in transactions of their own; see `sprag.expect_open`.
-const REFUSE_OTHERS: &str = "DELETE FROM sprag.meta WHERE key = 'open'";
+const REFUSE_OTHERS: &str = "DELETE FROM sprag.meta WHERE key = $1";
 
 pub(super) struct PostgresSide {
     store: PostgresStore,
@@ -87,7 +87,7 @@ impl PostgresSide {
 
     /// Closes the store and writes notes, in one transaction. Whoever joins waits for the lock, and then finds the store
     /// closed. Engines that are silent are dead from here on: one that was only paused changes nothing any more.
-    pub(super) async fn close(&mut self, notes: &[(&str, &str)]) -> Answer<()> {
+    pub(super) async fn close(&mut self, notes: &[(&str, &str)], open: &str) -> Answer<()> {
         let tx = self.client.transaction().await.map_err(|error| failed(&error))?;
         let close = async {
             tx.batch_execute(LOCK_ENGINES).await?;
@@ -96,7 +96,7 @@ impl PostgresSide {
             let alive: i64 = tx.query_one(sql, &[&SILENT_MS]).await?.try_get(0)?;
             if alive == 0 {
                 tx.batch_execute(END_ENGINES).await?;
-                tx.batch_execute(REFUSE_OTHERS).await?;
+                tx.execute(REFUSE_OTHERS, &[&open]).await?;
             }
             for (key, value) in notes {
                 tx.execute(NOTE, &[key, value]).await?;
@@ -118,11 +118,16 @@ impl PostgresSide {
     }
 
     /// Opens the store: deletes notes, and all that begin so, in one statement.
-    pub(super) async fn open_again(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+    pub(super) async fn open_again(
+        &mut self,
+        keys: &[&str],
+        beginning: &str,
+        open: &str,
+    ) -> Answer<()> {
         let sql = "WITH forgotten AS
                 (DELETE FROM sprag.meta WHERE key = ANY ($1) OR starts_with(key, $2))
-            INSERT INTO sprag.meta VALUES ('open', '') ON CONFLICT DO NOTHING";
-        let forgotten = self.client.execute(sql, &[&keys, &beginning]).await;
+            INSERT INTO sprag.meta VALUES ($3, '') ON CONFLICT DO NOTHING";
+        let forgotten = self.client.execute(sql, &[&keys, &beginning, &open]).await;
         forgotten.map(|_| ()).map_err(|error| failed(&error))
     }
 

@@ -71,20 +71,22 @@ impl SqliteSide {
         found.map_err(|error| failed(&error))
     }
 
-    /// Writes notes in one transaction. This process owns the file, so no engine works on it.
-    pub(super) fn close(&mut self, notes: &[(&str, &str)]) -> Answer<()> {
+    /// Closes the store and writes notes, in one transaction. This process owns the file, so no engine works on it.
+    pub(super) fn close(&mut self, notes: &[(&str, &str)], open: &str) -> Answer<()> {
         self.run(|tx| {
+            tx.execute("DELETE FROM meta WHERE key = ?1", [open])?;
             notes.iter().try_for_each(|(key, value)| tx.execute(NOTE, [key, value]).map(|_| ()))
         })
     }
 
     /// Opens the store: deletes notes, and all that begin so, in one transaction.
-    pub(super) fn open_again(&mut self, keys: &[&str], beginning: &str) -> Answer<()> {
+    pub(super) fn open_again(&mut self, keys: &[&str], beginning: &str, open: &str) -> Answer<()> {
         self.run(|tx| {
             for key in keys {
                 tx.execute("DELETE FROM meta WHERE key = ?1", [key])?;
             }
-            tx.execute(FORGET, [beginning]).map(|_| ())
+            tx.execute(FORGET, [beginning])?;
+            tx.execute(NOTE, [open, ""]).map(|_| ())
         })
     }
 

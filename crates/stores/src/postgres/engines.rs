@@ -2,17 +2,19 @@
 
 use deadpool_postgres::{Object, Transaction};
 use sprag_engine::crash::crash_point;
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, Due, Held, Signs, StoreError};
+use sprag_kernel::JobState;
 use sprag_kernel::decide::rows::LONE_DELIVERY;
 use sprag_kernel::retry::Millis;
 use tokio_postgres::Row;
 
 use super::failure::{Repeats, failed};
 use super::hints::ring;
-use super::pools::{Pools, begin, commit};
+use super::pools::{Params, Pools, begin, commit};
 use super::rows::{HELD_WIDTH, get, held, held_of_each, key, time, with_held};
-use super::slice::span;
+use super::slice::{code, span};
 use crate::moving::{CLOSED, closed};
 use crate::versions::{admit, version_of};
 use crate::{AGEING_MS, BURIED, DEAD_KEPT_MS, TAKEN};
@@ -141,7 +143,10 @@ async fn take_over_in(
     let sql = with_held(include_str!("../../sql/postgres/take_over.sql"));
     let most = i64::try_from(TAKEN).unwrap_or(i64::MAX);
     let lone = i64::from(LONE_DELIVERY);
-    tx.query(&sql, &[&dead.0, &heir.0, &now, &AGEING_MS, &most, &lone]).await.map(Some)
+    let cancelling = code(JobState::Cancelling);
+    let values: Params<'_> =
+        &[&dead.0, &heir.0, &now, &AGEING_MS, &most, &lone, &cancelling, &CONTROL];
+    tx.query(&sql, values).await.map(Some)
 }
 
 /// Activations whose time has come are made claimable; the rest is returned, but for directives that wait to

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_engine::store::{
     Answer, Held, RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace,
 };
-use sprag_kernel::OutboxState;
+use sprag_kernel::{JobState, OutboxState};
 use uuid::Uuid;
 
 use super::hints::ring;
@@ -162,6 +163,8 @@ pub(super) async fn release(
                 &keys.attempt_no,
                 &keys.version,
                 &AGEING_MS,
+                &code(JobState::Cancelling),
+                &CONTROL,
             ],
         )
         .await?;

@@ -2,10 +2,12 @@
 
 use rusqlite::params;
 use sprag_engine::crash::crash_point;
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::EngineNo;
 use sprag_engine::store::{Answer, Due, Held, Signs, StoreError};
 use sprag_kernel::decide::rows::LONE_DELIVERY;
 use sprag_kernel::retry::Millis;
+use sprag_kernel::{JobState, State as _};
 
 use super::rows::{HELD_COLUMNS, failed, held_if_readable, key, place};
 use super::writer::Tx;
@@ -108,7 +110,9 @@ pub(super) fn take_over(tx: &Tx<'_>, dead: EngineNo, heir: EngineNo) -> Answer<(
                 AGEING_MS,
                 is_free,
                 is_unsent,
-                is_entered
+                is_entered,
+                JobState::Cancelling.code(),
+                CONTROL,
             ],
         )?;
         crash_point("take_over.after_row");

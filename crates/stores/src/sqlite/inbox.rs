@@ -10,7 +10,7 @@ use super::engines::expect_alive;
 use super::rows::failed;
 use super::submit::submit_one;
 use super::writer::Tx;
-use crate::moving::CLOSED;
+use crate::moving::OPEN;
 
 /// Submits an envelope as part of your own transaction on the store's file: if that commits, the engine makes
 /// a job of it, once; if not, nothing was ever there. The transaction holds the file's only write lock, so
@@ -18,9 +18,8 @@ use crate::moving::CLOSED;
 pub fn submit_in(tx: &Connection, envelope: &str) -> rusqlite::Result<InboxId> {
     let sql = "INSERT INTO inbox (envelope, submitted_at)
         SELECT ?1, CAST(unixepoch('subsec') * 1000 AS INTEGER)
-        WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = ?2) RETURNING inbox_id";
-    let written =
-        tx.query_row(sql, [envelope, CLOSED], |row| row.get(0).map(InboxId)).optional()?;
+        WHERE EXISTS (SELECT 1 FROM meta WHERE key = ?2) RETURNING inbox_id";
+    let written = tx.query_row(sql, [envelope, OPEN], |row| row.get(0).map(InboxId)).optional()?;
     written.ok_or_else(|| {
         let told = "STORE_CLOSED: this store takes nothing more, it is being moved or was moved";
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);

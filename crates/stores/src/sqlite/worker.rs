@@ -2,12 +2,13 @@
 
 use rusqlite::{Row, params};
 use sprag_engine::crash::crash_point;
+use sprag_engine::graph::CONTROL;
 use sprag_engine::ids::{AttemptKey, EngineNo};
 use sprag_engine::store::{
     Answer, Held, RenewOutcome, RenewWrite, Renewal, StaleCallback, StepPlace,
 };
-use sprag_kernel::OutboxState;
 use sprag_kernel::machine::State;
+use sprag_kernel::{JobState, OutboxState};
 
 use super::engines::expect_alive;
 use super::legs::{event, job_state};
@@ -155,6 +156,8 @@ pub(super) fn release(
                 engine.0,
                 tx.now,
                 AGEING_MS,
+                JobState::Cancelling.code(),
+                CONTROL,
             ],
         )?;
         crash_point("release.after_row");

@@ -308,6 +308,8 @@ fn to_graphs<W: World>(books: &Books) -> Vec<Damage> {
         join_is("countdown = 0", "countdown = 2", &[LIVE]),
         join_is("countdown = 0, state = 4", "countdown = 2, state = 0", &[LIVE, REPLAY, MESSAGE]),
         set(COUNTDOWN, of, ("job", "protocol_id"), ["'gone'", "'graph.v1'"], &job),
+        // It waits for a worker, and there may be none.
+        ending("ready_at = 1", "ready_at = 1"),
         ending("ready_at = NULL, countdown = 1", "ready_at = 1, countdown = 0"),
         ending(
             "ready_at = NULL, ledger = 1000000000000, waits_for = 'go'",
