@@ -109,7 +109,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     synchronous(connection, durability)?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
     // So many KiB; it is the largest part of what an engine holds.
-    connection.pragma_update(None, "cache_size", -36_864)?;
+    connection.pragma_update(None, "cache_size", -24_576)?;
     // Savepoints copy the pages they may have to bring back: to memory, not to a file.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     keep_plans(connection)?;
