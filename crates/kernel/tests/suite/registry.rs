@@ -79,8 +79,9 @@ fn every_code_is_used_somewhere_besides_its_registry_line() {
 #[test]
 fn every_cause_is_used_somewhere_besides_its_registry_line() {
     let text: String = sources_but("cause.rs").into_iter().map(|(_, text)| text).collect();
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric() && c != ':').collect();
     for cause in Cause::ALL {
-        assert!(text.contains(&format!("Cause::{cause:?}.")), "nobody uses {cause}");
+        assert!(words.contains(format!("Cause::{cause:?}").as_str()), "nobody uses {cause}");
     }
 }
 
