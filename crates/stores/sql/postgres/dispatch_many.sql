@@ -2,8 +2,8 @@
 -- one leave it where it is; a job that moves has a single attempt here, but it may stand beside them.
 -- The work of Leg1 of a slice, with the digit that proves it, if Leg1 is not done yet and the job is where
 -- the plan found it and is not ending. A cancel that commits between the snapshot and the job's lock makes
--- the statement start over. `$14` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer
--- has this engine.
+-- the statement start over. What most attempts of a slice have in common comes once for each kind, and is read at `kind`.
+-- `$15` is 0 no timer, 1 the end of the lease, 2 the ACK deadline; who has no timer has this engine.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
@@ -14,13 +14,15 @@ WITH alive AS MATERIALIZED (
         timer_at = CASE i.timer WHEN 1 THEN i.now + i.lease_ms WHEN 2 THEN i.now + i.ack_ms END,
         owner = CASE WHEN i.timer = 0 THEN $1 END, claim_id = i.claim_id, version = a.version + 1,
         updated_at = i.now
-    FROM (SELECT alive.now, u.*, j.state AS job_state, j.verdict
+    FROM (SELECT alive.now, u.*, ($11::bigint[])[u.kind] AS lease_ms, ($12::bigint[])[u.kind] AS ack_ms,
+            ($13::smallint[])[u.kind] AS outbox, ($14::boolean[])[u.kind] AS acked,
+            ($15::smallint[])[u.kind] AS timer, ($16::smallint[])[u.kind] AS step_to,
+            ($17::smallint[])[u.kind] AS job_to, ($18::bigint[])[u.kind] AS ledger,
+            ($19::text[])[u.kind] AS changes, ($20::smallint[])[u.kind] AS job_from,
+            ($21::text[])[u.kind] AS claim_id, j.state AS job_state, j.verdict
         FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
-            $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::smallint[], $13::boolean[],
-            $14::smallint[], $15::smallint[], $16::smallint[], $17::bigint[], $18::text[],
-            $19::smallint[], $20::text[]) WITH ORDINALITY AS u (job_id, step_index, branch, turn,
-            attempt_no, version, lease_id, lease_ms, ack_ms, outbox, acked, timer, step_to, job_to, ledger,
-            changes, job_from, claim_id, n)
+            $8::bigint[], $9::bigint[], $10::integer[]) WITH ORDINALITY AS u (job_id, step_index, branch, turn,
+            attempt_no, version, lease_id, kind, n)
             JOIN sprag.job j ON j.job_id = u.job_id
         WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0) AS i
     WHERE i.job_state = i.job_from AND i.verdict IS NULL AND a.job_id = i.job_id AND a.step_index = i.step_index

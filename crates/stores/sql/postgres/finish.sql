@@ -1,7 +1,7 @@
 -- Steps 1 to 3 of a slice of messages of sequences, in one statement; no two are of the same job. By the job's state in
--- the statement's snapshot each message takes one of the two plans that were handed in, at k: that for a job that goes
--- on, or that for one that is being cancelled; and of that plan, at q, the part for a message that leaves the job open or
--- for one that closes it. Attempts are written first, in the order of their keys, with the guard inside (the version, and
+-- the statement's snapshot each message takes one of the two plans that were handed in for its kind (messages that are
+-- planned alike share them, at `kind`), at k: that for a job that goes on, or that for one that is being cancelled; and of
+-- that plan, at q, the part for a message that leaves the job open or for one that closes it. Attempts are written first, in the order of their keys, with the guard inside (the version, and
 -- digit 6 of the GUID unset), then their jobs in the same order, if they are where the snapshot had them; if one has
 -- moved on, the statement ends and is run again whole. Nothing here chooses a state or a digit.
 -- With `$24` the slice is that of `end.sql` before it in this session, of which nobody has heard yet: only what that has
@@ -18,16 +18,15 @@ WITH alive AS MATERIALIZED (
     FROM (SELECT c.*, c.semaphore + c.children - 1 AS after, c.semaphore + c.children = 1 AS closes,
             2 * c.k - CASE WHEN c.semaphore + c.children = 1 THEN 0 ELSE 1 END AS q,
             -- While any service is paused nothing is entered ahead: all goes by the queue, where claims look.
-            ($14::boolean[])[c.n] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter
+            ($14::boolean[])[c.kind] AND NOT EXISTS (SELECT 1 FROM sprag.service) AS enter
         FROM (SELECT h.*, ($10::smallint[])[h.k] AS follows, least(($10::smallint[])[h.k], 1) AS children
             FROM (SELECT alive.now, u.n::integer AS n, u.job_id, u.step_index, u.branch, u.turn, u.attempt_no,
-                    u.version, u.open_changes, u.cancelling_changes, j.semaphore, j.version + 1 AS job_version,
+                    u.version, u.kind, j.semaphore, j.version + 1 AS job_version,
                     j.events + 1 AS event, j.state AS job_state, j.state = $9::smallint AS cancelling,
-                    2 * u.n::integer - CASE WHEN j.state = $9::smallint THEN 0 ELSE 1 END AS k
+                    2 * u.kind - CASE WHEN j.state = $9::smallint THEN 0 ELSE 1 END AS k
                 FROM alive, unnest($3::uuid[], $4::integer[], $5::bigint[], $6::integer[], $7::integer[],
-                    $8::bigint[], $19::text[], $20::text[]) WITH ORDINALITY
-                    AS u (job_id, step_index, branch, turn, attempt_no, version, open_changes,
-                        cancelling_changes, n)
+                    $8::bigint[], $19::integer[]) WITH ORDINALITY
+                    AS u (job_id, step_index, branch, turn, attempt_no, version, kind, n)
                     JOIN sprag.job j ON j.job_id = u.job_id
                 WHERE u.step_index >= 0 AND u.attempt_no > 0 AND u.turn >= 0 AND j.semaphore > 0
                 ORDER BY u.n) AS h OFFSET 0) AS c OFFSET 0) AS i
@@ -36,7 +35,7 @@ WITH alive AS MATERIALIZED (
         AND a.guid / 1000000000 % 10 = 0
         AND ($24::text IS NULL OR current_setting('sprag.entered_' || i.n, true) = $24::text)
     RETURNING i.n, i.k, i.now, i.job_id, i.step_index, i.branch, i.turn, i.attempt_no, i.follows, i.after, i.closes,
-        i.enter, i.cancelling, i.job_state, i.job_version, i.event, i.open_changes, i.cancelling_changes,
+        i.enter, i.cancelling, i.job_state, i.job_version, i.event, i.kind,
         i.step_index + 1 AS next_step, 1 AS first_attempt_no, a.priority, a.step_id, a.step_type, a.service, a.gate,
         a.gate_max, a.gate_gap, a.error_code, a.error_message
 ), next_steps AS (
@@ -56,7 +55,7 @@ WITH alive AS MATERIALIZED (
         p.step_id, p.step_type, p.service, p.gate, p.gate_max, p.gate_gap
     FROM plan p WHERE p.follows = 2
 ), waiting AS (
-    UPDATE sprag.attempt a SET state = ($21::smallint[])[p.n], version = a.version + 1, ready_at = NULL,
+    UPDATE sprag.attempt a SET state = ($21::smallint[])[p.kind], version = a.version + 1, ready_at = NULL,
         timer_at = NULL, admitted_at = NULL, updated_at = p.now, completed_at = p.now
     FROM plan p
     WHERE p.cancelling AND a.job_id = p.job_id AND a.state IN (0, 5) AND a.ending IS NULL
@@ -81,12 +80,12 @@ WITH alive AS MATERIALIZED (
 ), completions AS (
     INSERT INTO sprag.completion (job_id, task, due_at, created_at)
     SELECT p.job_id, t.task, p.now, p.now
-    FROM plan p, LATERAL unnest(string_to_array(($22::text[])[p.n], E'\n')) AS t (task)
-    WHERE p.closes AND ($22::text[])[p.n] IS NOT NULL
+    FROM plan p, LATERAL unnest(string_to_array(($22::text[])[p.kind], E'\n')) AS t (task)
+    WHERE p.closes AND ($22::text[])[p.kind] IS NOT NULL
 ), told AS (
     INSERT INTO sprag.event (job_id, n, at, step_index, branch, turn, attempt_no, changes)
     SELECT p.job_id, p.event, p.now, p.step_index, p.branch, p.turn, p.attempt_no,
-        CASE WHEN p.cancelling THEN p.cancelling_changes ELSE p.open_changes END
+        ($20::text[])[p.k]
         || CASE WHEN p.closes THEN 'J' || p.job_state || '>' || ($18::smallint[])[p.k] || ' ' ELSE '' END
     FROM plan p
 )

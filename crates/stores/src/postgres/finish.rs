@@ -15,7 +15,7 @@ use super::hints::ring;
 use super::legs::{attempts_now, ordinal};
 use super::pools::{Asked, Pools, columns};
 use super::rows::{get, state, unsigned_long};
-use super::slice::{Keys, code, column, signed, sorted, span};
+use super::slice::{Keys, Kinds, code, signed, sorted, span};
 use super::submit::Runner;
 use crate::AGEING_MS;
 use crate::repeat;
@@ -113,25 +113,26 @@ pub(super) fn finishing<'a>(
     mark: Option<&'a str>,
 ) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let (kind, kinds) = Kinds::of(slice, are_alike);
     let mut columns = keys.columns(at);
     columns.extend(columns![
         code(JobState::Cancelling),
-        per_plan(slice, |plan| follows(plan.follows)),
-        per_plan(slice, |plan| code(plan.step_to)),
-        per_end(slice, |plan| {
+        per_plan(&kinds, |plan| follows(plan.follows)),
+        per_plan(&kinds, |plan| code(plan.step_to)),
+        per_end(&kinds, |plan| {
             [plan.ledger, plan.ledger_closing].map(|l| l.get().cast_signed())
         }),
-        per_end(slice, |plan| [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())),
-        column(slice, |write| write.enter_next),
+        per_end(&kinds, |plan| [plan.guid, plan.guid_closing].map(|g| g.get().cast_signed())),
+        kinds.column(|write| write.enter_next),
         AGEING_MS,
-        per_plan(slice, |plan| losses(plan.follows).0),
-        per_plan(slice, |plan| delay(plan.follows)),
-        per_plan(slice, |plan| code(plan.job_closed)),
-        column(slice, |write| write.open.changes.as_str()),
-        column(slice, |write| write.cancelling.changes.as_str()),
-        column(slice, |write| write.cancelling.waiting_to.map(code)),
-        column(slice, |write| tasks(&write.tasks)),
-        per_plan(slice, |plan| losses(plan.follows).1),
+        per_plan(&kinds, |plan| losses(plan.follows).0),
+        per_plan(&kinds, |plan| delay(plan.follows)),
+        per_plan(&kinds, |plan| code(plan.job_closed)),
+        kind,
+        per_plan(&kinds, |plan| plan.changes.as_str()),
+        kinds.column(|write| write.cancelling.waiting_to.map(code)),
+        kinds.column(|write| tasks(&write.tasks)),
+        per_plan(&kinds, |plan| losses(plan.follows).1),
         mark,
     ]);
     Asked::new(include_str!("../../sql/postgres/finish.sql"), columns)
@@ -163,14 +164,22 @@ async fn tell_repeated(
     Ok(())
 }
 
-/// Two values per message: of the plan for an open job, of that for a job that is being cancelled.
-fn per_plan<C>(slice: &Slice<'_>, value: impl Fn(&FinishPlan) -> C) -> Vec<C> {
-    slice.iter().flat_map(|(_, w)| [&w.open, &w.cancelling]).map(value).collect()
+/// Whether two messages are planned alike.
+fn are_alike(one: &FinishWrite, other: &FinishWrite) -> bool {
+    one.enter_next == other.enter_next
+        && one.open == other.open
+        && one.cancelling == other.cancelling
+        && one.tasks == other.tasks
 }
 
-/// Four values per message: of each plan, for a message that leaves the job open and for one that closes it.
-fn per_end<C>(slice: &Slice<'_>, values: impl Fn(&FinishPlan) -> [C; 2]) -> Vec<C> {
-    slice.iter().flat_map(|(_, w)| [&w.open, &w.cancelling]).flat_map(values).collect()
+/// Two values per kind: of the plan for an open job, of that for a job that is being cancelled.
+fn per_plan<'a, C>(kinds: &Kinds<'a, FinishWrite>, value: impl Fn(&'a FinishPlan) -> C) -> Vec<C> {
+    kinds.columns(|write| [&write.open, &write.cancelling].map(&value))
+}
+
+/// Four values per kind: of each plan, for a message that leaves the job open and for one that closes it.
+fn per_end<C>(kinds: &Kinds<'_, FinishWrite>, values: impl Fn(&FinishPlan) -> [C; 2]) -> Vec<C> {
+    kinds.columns(|write| [&write.open, &write.cancelling].into_iter().flat_map(&values))
 }
 
 /// Completion tasks as the statement takes them, one per line; nothing for the many jobs that have none.

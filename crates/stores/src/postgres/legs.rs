@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::children;
 use super::pools::{Asked, Pools, columns};
 use super::rows::{HELD_WIDTH, get, held_of_each, key, state, unsigned_long, with_held};
-use super::slice::{Keys, code, column, sorted, span};
+use super::slice::{Keys, Kinds, code, column, sorted, span};
 use super::submit::Runner;
 use crate::SHARED_BYTES;
 use crate::repeat::{self, AttemptNow};
@@ -172,22 +172,33 @@ pub(super) fn dispatching<'a>(
     } else {
         include_str!("../../sql/postgres/dispatch.sql")
     };
+    let (kind, kinds) = Kinds::of(slice, are_alike);
     let mut columns = keys.columns(at);
     columns.extend(columns![
         column(slice, |write| write.lease_id.0.cast_signed()),
-        column(slice, |write| span(write.lease_ms)),
-        column(slice, |write| span(write.ack_timeout_ms)),
-        column(slice, |write| outbox(write.hand_off)),
-        column(slice, |write| is_acked(write.hand_off)),
-        column(slice, |write| timer(write.hand_off)),
-        column(slice, |write| code(write.step_to)),
-        column(slice, |write| code(write.job_to)),
-        column(slice, |write| write.ledger.get().cast_signed()),
-        column(slice, |write| write.changes.as_str()),
-        column(slice, |write| code(write.job_from)),
-        column(slice, |write| write.claim_id.as_deref()),
+        kind,
+        kinds.column(|write| span(write.lease_ms)),
+        kinds.column(|write| span(write.ack_timeout_ms)),
+        kinds.column(|write| outbox(write.hand_off)),
+        kinds.column(|write| is_acked(write.hand_off)),
+        kinds.column(|write| timer(write.hand_off)),
+        kinds.column(|write| code(write.step_to)),
+        kinds.column(|write| code(write.job_to)),
+        kinds.column(|write| write.ledger.get().cast_signed()),
+        kinds.column(|write| write.changes.as_str()),
+        kinds.column(|write| code(write.job_from)),
+        kinds.column(|write| write.claim_id.as_deref()),
     ]);
     Asked::new(statement, columns)
+}
+
+/// Whether two directives differ in whom they are about only.
+fn are_alike(one: &DispatchWrite, other: &DispatchWrite) -> bool {
+    let common = |write: &DispatchWrite| {
+        let states = (write.step_to, write.job_from, write.job_to);
+        (write.lease_ms, write.ack_timeout_ms, write.hand_off, states, write.ledger)
+    };
+    common(one) == common(other) && one.changes == other.changes && one.claim_id == other.claim_id
 }
 
 fn outbox(hand_off: HandOff) -> i16 {
@@ -326,22 +337,30 @@ pub(super) fn ending<'a>(
     mark: Option<&'a str>,
 ) -> Asked<'a> {
     let keys = Keys::of(slice.iter().map(|(_, write)| (&write.key, write.version)));
+    let (kind, kinds) = Kinds::of(slice, end_alike);
     let mut columns = keys.columns(at);
     columns.extend(columns![
         column(slice, |write| write.lease_id.map(|lease| lease.0.cast_signed())),
-        column(slice, ending_number),
-        column(slice, |write| write.ending.guid.get().cast_signed()),
         column(slice, |write| {
             write.ending.content.as_ref().map(|hash| hash.as_bytes().as_slice())
         }),
-        column(slice, |write| write.ledger.get().cast_signed()),
         column(slice, |write| write.output.as_deref()),
-        column(slice, |write| Some(write.error.as_ref()?.code.as_str())),
-        column(slice, |write| Some(write.error.as_ref()?.message.as_str())),
-        column(slice, |write| write.output_ref.as_deref()),
+        kind,
+        kinds.column(ending_number),
+        kinds.column(|write| write.ending.guid.get().cast_signed()),
+        kinds.column(|write| write.ledger.get().cast_signed()),
+        kinds.column(|write| Some(write.error.as_ref()?.code.as_str())),
+        kinds.column(|write| Some(write.error.as_ref()?.message.as_str())),
+        kinds.column(|write| write.output_ref.as_deref()),
         mark,
     ]);
     Asked::new(include_str!("../../sql/postgres/end.sql"), columns)
+}
+
+/// Whether two messages say the same but for what they carry.
+fn end_alike(one: &EndWrite, other: &EndWrite) -> bool {
+    let common = |write: &EndWrite| (write.ending.kind, write.ending.guid, write.ledger);
+    common(one) == common(other) && one.error == other.error && one.output_ref == other.output_ref
 }
 
 pub(super) async fn pulse(pools: &Pools, engine: EngineNo, pulses: &[Pulse]) -> Answer<()> {

@@ -68,6 +68,40 @@ pub(super) fn column<'a, T, C>(writes: &[(usize, &'a T)], value: impl Fn(&'a T) 
     writes.iter().map(|(_, write)| value(write)).collect()
 }
 
+/// What writes of a slice have in common, once for each kind of them. Most slices have one or two kinds, and what stands here
+/// is neither made, sent nor read for every write.
+pub(super) struct Kinds<'a, T>(Vec<&'a T>);
+
+impl<'a, T> Kinds<'a, T> {
+    /// The kinds, and the column that says of which each write is. SQL counts from one.
+    pub(super) fn of(
+        writes: &[(usize, &'a T)],
+        are_alike: impl Fn(&T, &T) -> bool,
+    ) -> (Vec<i32>, Self) {
+        let mut kinds: Vec<&T> = Vec::new();
+        let mut kind_of = |write| {
+            kinds.iter().rposition(|known| are_alike(known, write)).unwrap_or_else(|| {
+                kinds.push(write);
+                kinds.len() - 1
+            })
+        };
+        let column = writes.iter().map(|(_, write)| {
+            i32::try_from(kind_of(write) + 1).expect("slices have some hundred writes")
+        });
+        (column.collect(), Self(kinds))
+    }
+
+    /// A value for each kind.
+    pub(super) fn column<C>(&self, value: impl Fn(&'a T) -> C) -> Vec<C> {
+        self.0.iter().map(|write| value(write)).collect()
+    }
+
+    /// Several values for each kind.
+    pub(super) fn columns<I: IntoIterator>(&self, values: impl Fn(&'a T) -> I) -> Vec<I::Item> {
+        self.0.iter().flat_map(|write| values(write)).collect()
+    }
+}
+
 /// A count as a column holds it. Counts are far below 2^31.
 pub(super) fn signed(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
@@ -81,4 +115,19 @@ pub(super) fn span(ms: Millis) -> i64 {
 /// The code of a state.
 pub(super) fn code<S: State>(state: S) -> i16 {
     state.code().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_write_is_of_the_kind_that_it_is_like() {
+        let writes = [(3, "a"), (0, "b"), (2, "a"), (1, "c"), (4, "b")];
+        let writes: Vec<(usize, &&str)> = writes.iter().map(|(n, write)| (*n, write)).collect();
+        let (kind, kinds) = Kinds::of(&writes, |one, other| one == other);
+        assert_eq!(kind, [1, 2, 1, 3, 2]);
+        assert_eq!(kinds.column(|write| *write), ["a", "b", "c"]);
+        assert_eq!(kinds.columns(|write| [*write, "-"]), ["a", "-", "b", "-", "c", "-"]);
+    }
 }
