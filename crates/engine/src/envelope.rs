@@ -65,12 +65,15 @@ struct Raw<'a> {
 }
 
 impl Envelope {
+    /// What is said of one that is larger than so many bytes.
+    pub(crate) fn too_large(limit: usize) -> Refusal {
+        Refusal::new(Code::InputTooLarge).with("what", "envelope").with("limit_bytes", limit)
+    }
+
     /// Reads an envelope of at most `limit` bytes.
     pub fn read(text: &[u8], limit: usize) -> Result<Self, Refusal> {
         if text.len() > limit {
-            return Err(Refusal::new(Code::InputTooLarge)
-                .with("what", "envelope")
-                .with("limit_bytes", limit));
+            return Err(Self::too_large(limit));
         }
         // First: its refusals name the place, and it bounds the depth for all that follows.
         let hash = envelope_hash(text)?;

@@ -24,8 +24,10 @@ use crate::upkeep::{Delivery, Task};
 
 /// How many hooks run at a time.
 const AT_ONCE: u32 = 16;
-/// How long a hook may take. As long as it may run nobody else calls it.
-const HOLD_MS: Millis = 60_000;
+/// How long a hook may take; then it is dropped, and called again.
+const LIMIT: Duration = Duration::from_secs(60);
+/// As long as it may run nobody else calls it. More than that, since what it is told is read first.
+const HOLD_MS: Millis = 90_000;
 
 /// The completion task of a hook.
 pub(crate) fn task_of(hook: &str) -> String {
@@ -159,13 +161,23 @@ async fn call<S: Store>(
         Ok(None) => return (task, Ok(Err("the job is gone".to_owned()))),
         Err(error) => return (task, Err(error)),
     };
-    let called = tokio::spawn(async move { (hook.0)(ended).await });
-    let result = match tokio::time::timeout(Duration::from_millis(HOLD_MS), called).await {
+    (task, Ok(within(LIMIT, async move { (hook.0)(ended).await }).await))
+}
+
+/// What is not done in time does not go on beside the next call.
+async fn within(
+    limit: Duration,
+    called: impl Future<Output = Result<(), String>> + Send + 'static,
+) -> Result<(), String> {
+    let mut called = tokio::spawn(called);
+    match tokio::time::timeout(limit, &mut called).await {
         Ok(Ok(result)) => result,
         Ok(Err(panicked)) => Err(panicked.to_string()),
-        Err(_) => Err("the hook did not return in time".to_owned()),
-    };
-    (task, Ok(result))
+        Err(_) => {
+            called.abort();
+            Err("the hook did not return in time".to_owned())
+        }
+    }
 }
 
 async fn ended<S: Store>(store: &S, task: &Task) -> Answer<Option<Ended>> {
@@ -184,4 +196,32 @@ async fn ended<S: Store>(store: &S, task: &Task) -> Answer<Option<Ended>> {
         error: job.error,
         effect_key: format!("{}/{}", task.job_id, task.task),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells when it is dropped.
+    struct Told(Option<tokio::sync::oneshot::Sender<()>>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.take().expect("it is dropped once").send(());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_takes_too_long_does_not_go_on() {
+        let (told, dropped) = tokio::sync::oneshot::channel();
+        let told = Told(Some(told));
+        let called = async move {
+            let _told = told;
+            std::future::pending::<()>().await;
+            Ok(())
+        };
+        let result = within(Duration::from_millis(1), called).await;
+        assert_eq!(result, Err("the hook did not return in time".to_owned()));
+        dropped.await.expect("it is dropped");
+    }
 }

@@ -12,6 +12,9 @@ use crate::store::{AttemptError, NewJob};
 
 /// How many envelopes one transaction turns into jobs.
 pub const INBOX_SLICE: u32 = 200;
+/// How many bytes of envelopes are read at a time, but for the last one of them: who may write to the inbox may write as much
+/// as the store takes, and an engine must hold what it reads.
+pub const INBOX_SLICE_BYTES: usize = 16 * 1024 * 1024;
 /// How long a row is kept after it was taken, for whoever wants to know what became of it.
 pub const INBOX_KEPT_MS: Millis = 7 * 24 * 60 * 60 * 1_000;
 
@@ -30,8 +33,8 @@ impl std::fmt::Display for InboxId {
 pub struct Waiting {
     /// Its row.
     pub inbox_id: InboxId,
-    /// As it was written.
-    pub envelope: String,
+    /// As it was written; absent if it is larger than was asked for.
+    pub envelope: Option<String>,
     /// What its job is known by, if the row says so; the envelope's own key otherwise.
     pub dedup_key: Option<String>,
 }

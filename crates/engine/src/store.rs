@@ -282,8 +282,15 @@ pub trait Store: Upkeep + Batches + Signals + Gates + Schedules {
     ) -> impl Future<Output = Answer<Vec<Over>>> + Send;
 
     /// Envelopes that users have written inside of their own transactions and that no engine has taken,
-    /// the oldest first.
-    fn inbox_waiting(&self, limit: u32) -> impl Future<Output = Answer<Vec<Waiting>>> + Send;
+    /// the oldest first: so many rows at the most, and about [`INBOX_SLICE_BYTES`] of text. An envelope of more than
+    /// `max_bytes` stays where it is.
+    ///
+    /// [`INBOX_SLICE_BYTES`]: crate::inbox::INBOX_SLICE_BYTES
+    fn inbox_waiting(
+        &self,
+        limit: u32,
+        max_bytes: usize,
+    ) -> impl Future<Output = Answer<Vec<Waiting>>> + Send;
 
     /// Creates the jobs of envelopes from the inbox and marks their rows, or notes why there is none, in one
     /// transaction. What somebody else has taken is left alone. Says how many this call took.

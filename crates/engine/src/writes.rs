@@ -151,6 +151,8 @@ pub struct Tells {
     pub parent: AttemptKey,
     /// Where the result of the child is: its last steps, by name.
     pub results: Arc<[(String, Place)]>,
+    /// How large that may be.
+    pub max_bytes: usize,
 }
 
 /// How a child job has ended.
@@ -164,6 +166,8 @@ pub struct ChildEnd {
     pub error: Option<AttemptError>,
     /// The ends of its last steps, by name.
     pub results: Vec<(String, Option<Ended>)>,
+    /// How large they may be as an output of the parent.
+    pub max_bytes: usize,
 }
 
 /// What Steps 1 to 3 write besides, in a graph.

@@ -304,8 +304,8 @@ impl Store for AnyStore {
         ask!(self.ends(places))
     }
 
-    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
-        ask!(self.inbox_waiting(limit))
+    async fn inbox_waiting(&self, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+        ask!(self.inbox_waiting(limit, max_bytes))
     }
 
     async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {

@@ -55,7 +55,7 @@ async fn fill(path: &Path) {
     user.busy_timeout(Duration::from_secs(5)).unwrap();
     sprag_stores::sqlite::submit_in(&user, "no envelope").unwrap();
     own_table(&user);
-    while !engine.store().inbox_waiting(1).await.unwrap().is_empty() {
+    while !engine.store().inbox_waiting(1, usize::MAX).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     engine.shutdown(Duration::from_secs(5)).await.unwrap();

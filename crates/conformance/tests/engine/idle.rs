@@ -243,7 +243,7 @@ async fn on_a_file_what_another_process_writes_is_noticed() {
     let text = String::from_utf8(envelope(2)).unwrap();
     submit_in(&tx, &text).unwrap();
     tx.commit().unwrap();
-    while engine.store().inbox_waiting(1).await.unwrap().len() == 1 {
+    while engine.store().inbox_waiting(1, usize::MAX).await.unwrap().len() == 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let job_id = engine.submit(&envelope(2)).await.unwrap();

@@ -164,7 +164,7 @@ async fn two_engines_make_one_job_of_each_row() {
     }
     tx.commit().await.unwrap();
     taken(&one, last).await;
-    while !one.store().inbox_waiting(1).await.unwrap().is_empty()
+    while !one.store().inbox_waiting(1, usize::MAX).await.unwrap().is_empty()
         || one.store().open_jobs().await.unwrap() > 0
     {
         tokio::time::sleep(Duration::from_millis(5)).await;

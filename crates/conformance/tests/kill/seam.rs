@@ -262,8 +262,8 @@ impl<S: Store> Store for Seam<S> {
         self.0.held_by(engine).await
     }
 
-    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
-        self.0.inbox_waiting(limit).await
+    async fn inbox_waiting(&self, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+        self.0.inbox_waiting(limit, max_bytes).await
     }
 
     async fn inbox(&self, filter: InboxFilter) -> Answer<Vec<InboxView>> {

@@ -242,7 +242,7 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
         // In the order in which one becomes the other: a tick is mail, mail a job, and a job's end a task. Asked for the other
         // way round, what becomes the next between two questions would be seen by neither.
         while has_tick(store).await
-            || !store.inbox_waiting(1).await.unwrap().is_empty()
+            || !store.inbox_waiting(1, usize::MAX).await.unwrap().is_empty()
             || store.open_jobs().await.unwrap() > 0
             || store.undelivered().await.unwrap() > 0
             || old::is_any_left(store, folder).await

@@ -40,10 +40,21 @@ async fn engine<W: World>(
     (parent, child): (&str, &str),
     work: Handler,
 ) -> Engine<W::Store> {
+    let max_output_bytes = EngineConfig::default().max_output_bytes;
+    limited_engine(play, (parent, child), (work, max_output_bytes)).await
+}
+
+/// The same, where an output may have so many bytes.
+async fn limited_engine<W: World>(
+    play: &Play<W>,
+    (parent, child): (&str, &str),
+    (work, max_output_bytes): (Handler, usize),
+) -> Engine<W::Store> {
     let config = EngineConfig {
         poll: Duration::from_millis(10),
         beat: Duration::from_millis(40),
         takeover: Duration::from_secs(3_600),
+        max_output_bytes,
         ..EngineConfig::default()
     };
     let mut builder = EngineBuilder::new(play.world.reopen().await.unwrap()).config(config);
@@ -121,6 +132,26 @@ on_both_stores! {
         assert_eq!(output["each"].as_array().unwrap().len(), 2);
         assert_eq!(output["spin"]["step"], "spin");
         engine.shutdown(GRACE).await.unwrap();
+    }
+
+    async fn the_result_of_a_child_may_be_as_large_as_an_output<W>(play: &Play<W>) {
+        let (parent, two) = (
+            "\n  - {step_id: child, job: {request_type: CHILD, input: input}}\n",
+            "\n  - {step_id: a, needs: [], service: work}\n  - {step_id: b, needs: [], service: work}\n",
+        );
+        let half = || handler(async |_: Directive| Ok(json!("x".repeat(600))));
+        // {"a":"...","b":"..."}
+        let together = 1_200 + 15;
+        for (limit, ends, code) in [
+            (together, JobState::Succeeded, None),
+            (together - 1, JobState::FailedFinal, Some("CHILD_RESULT_TOO_LARGE")),
+        ] {
+            let engine = limited_engine(play, (parent, two), (half(), limit)).await;
+            let job_id = submit(&engine, json!({"limit": limit})).await;
+            let job = closed(play.store(), job_id).await;
+            assert_eq!((job.row.state, job.error.as_ref().map(|e| e.code.as_str())), (ends, code));
+            engine.shutdown(GRACE).await.unwrap();
+        }
     }
 
     async fn a_child_that_failed_is_tried_again_as_the_step_says<W>(play: &Play<W>) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sprag_engine::engine::{Engine, EngineConfig};
-use sprag_engine::inbox::{InboxFilter, InboxId, InboxView};
+use sprag_engine::inbox::{INBOX_SLICE_BYTES, InboxFilter, InboxId, InboxView, Waiting};
 use sprag_engine::protocol::Protocol;
 use sprag_engine::store::{JobFilter, Store};
 use sprag_kernel::JobState;
@@ -181,5 +181,30 @@ on_both_stores! {
         }
         let all = play.store().jobs(JobFilter { limit: 10, ..JobFilter::default() }).await.unwrap();
         assert_eq!(all.len(), 3);
+    }
+    /// Whoever may write to the inbox may fill it; an engine that read it all at once would die of it, and the next one too.
+    async fn an_engine_reads_no_more_of_the_inbox_than_it_can_hold<W>(play: &Play<W>) {
+        let third = INBOX_SLICE_BYTES / 3 + 1;
+        for _ in 0..5 {
+            play.world.lay(&of_bytes(third)).await;
+        }
+        play.world.lay(&of_bytes(MIB)).await;
+        let read = async |max_bytes| {
+            let waiting = play.store().inbox_waiting(10, max_bytes).await.unwrap();
+            let bytes = |waiting: Waiting| waiting.envelope.map(|text| text.len());
+            waiting.into_iter().map(bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(read(third).await, [Some(third); 3]);
+        assert_eq!(read(third - 1).await, [None, None, None, None, None, Some(MIB)]);
+        let engine = engine(play, third - 1).await;
+        let last = of_inbox(play, &of_bytes(MIB)).await;
+        let filter = InboxFilter { limit: 10, ..InboxFilter::default() };
+        let rows = play.store().inbox(filter).await.unwrap();
+        let codes = rows.iter().rev().map(|row| row.error.as_ref().map(|error| error.code.as_str()));
+        let too_large = Some("INPUT_TOO_LARGE");
+        let expected = [too_large, too_large, too_large, too_large, too_large, None, None];
+        assert_eq!(codes.collect::<Vec<_>>(), expected);
+        assert_eq!(rows[1].job_id, last.job_id, "two that are the same are the same job");
+        engine.shutdown(GRACE).await.unwrap();
     }
 }

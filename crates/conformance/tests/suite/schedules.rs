@@ -186,7 +186,7 @@ on_both_stores! {
         let kept = schedules::add(store, hourly).await.unwrap();
         assert!(!store.tick(ticking(&seen)).await.unwrap());
         assert_eq!(schedules::find(store, "t1", "s").await.unwrap(), kept);
-        assert!(store.inbox_waiting(1).await.unwrap().is_empty());
+        assert!(store.inbox_waiting(1, usize::MAX).await.unwrap().is_empty());
     }
 
     async fn a_schedule_that_could_make_no_job_is_refused<W>(play: &Play<W>) {

@@ -191,7 +191,7 @@ impl<S: Store> Heart<S> {
         let pinned = self.pinned(held);
         let tells = held.facts.parent().map(|(parent, _)| {
             let results = pinned.results.clone();
-            Tells { parent, results }
+            Tells { parent, results, max_bytes: self.config.max_output_bytes }
         });
         (self.tasks(&pinned), tells)
     }

@@ -40,8 +40,9 @@ impl<S: Store> Heart<S> {
     pub(super) fn took_in(&mut self, answer: Answer<usize>) -> Result<(), StoreError> {
         self.inbox = Looking::Not;
         let taken = self.heard(answer)?.unwrap_or_default();
-        self.may_claim |= taken > 0;
-        if taken == INBOX_SLICE as usize {
+        if taken > 0 {
+            self.may_claim = true;
+            // A slice ends with its rows or its bytes, so that only an empty one says that there are no more.
             self.look_into_inbox();
         }
         Ok(())
@@ -59,7 +60,7 @@ struct Taker<'a, S> {
 impl<S: Store> Taker<'_, S> {
     /// Turns a slice of what waits into jobs and refusals; says how many it took.
     async fn take_in(&self) -> Answer<usize> {
-        let waiting = self.store.inbox_waiting(INBOX_SLICE).await?;
+        let waiting = self.store.inbox_waiting(INBOX_SLICE, self.limit).await?;
         if waiting.is_empty() {
             return Ok(0);
         }
@@ -77,7 +78,8 @@ impl<S: Store> Taker<'_, S> {
     }
 
     fn read(&self, row: &Waiting, stored: &[Arc<Pinned>]) -> Result<crate::store::NewJob, Refusal> {
-        let envelope = Envelope::read(row.envelope.as_bytes(), self.limit)?;
+        let text = row.envelope.as_ref().ok_or_else(|| Envelope::too_large(self.limit))?;
+        let envelope = Envelope::read(text.as_bytes(), self.limit)?;
         let mut known = self.own.iter().chain(stored);
         let pinned = known
             .find(|pinned| pinned.protocol.serves(&envelope.request_type))

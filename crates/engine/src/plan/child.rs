@@ -10,7 +10,7 @@ use sprag_kernel::{Cause, JobState, Refusal};
 
 use super::{Entering, entered_into, entering, fence};
 use crate::ids::AttemptKey;
-use crate::limits::{MAX_BYTES, MAX_MESSAGE_BYTES, storable};
+use crate::limits::{MAX_MESSAGE_BYTES, storable};
 use crate::store::{AttemptError, ChildEnd, Ended, Held};
 
 /// How the child has ended, as the message that ends the attempt which waits for it. A child that failed is
@@ -48,10 +48,11 @@ fn told(
     match end.state {
         JobState::Succeeded => {
             let output = result(&end.results).to_string();
-            if output.len() <= MAX_BYTES {
+            let limit = end.max_bytes;
+            if output.len() <= limit {
                 return (Report::Succeeded, Some(output), None);
             }
-            let how = format!("the results of child job {child} are larger than {MAX_BYTES} bytes");
+            let how = format!("the results of child job {child} are larger than {limit} bytes");
             (Report::NonRetryable, None, failed(Cause::ChildResultTooLarge.name(), how))
         }
         // In a parent that is being cancelled it may not be tried again, whatever it says.

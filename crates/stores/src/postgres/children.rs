@@ -106,7 +106,7 @@ async fn tell(
     let sql = "SELECT error_code, error_message FROM sprag.job WHERE job_id = $1";
     let row = tx.query_one(sql, &[&job_id.uuid()]).await.map_err(|error| failed(&error))?;
     let error = attempt_error(get(&row, 0)?, get(&row, 1)?);
-    let end = ChildEnd { job_id, state, error, results };
+    let end = ChildEnd { job_id, state, error, results, max_bytes: tells.max_bytes };
     let waits = &tells.parent;
     for _ in 0..LOOKS {
         let locked = lock(tx, waits.job_id, Some(waits.place())).await;

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
-use sprag_engine::inbox::{INBOX_KEPT_MS, InboxFilter, InboxId, InboxView, TakeIn, Waiting};
+use sprag_engine::inbox::{
+    INBOX_KEPT_MS, INBOX_SLICE_BYTES, InboxFilter, InboxId, InboxView, TakeIn, Waiting,
+};
 use sprag_engine::store::{Answer, AttemptError, NewJob, StoreError, Submitted};
 use sprag_kernel::Refusal;
 use tokio_postgres::{Row, Transaction};
@@ -26,10 +28,10 @@ pub async fn submit_in(
     tx.query_one("SELECT sprag.submit($1::text)", &[&envelope]).await?.try_get(0).map(InboxId)
 }
 
-pub(super) async fn waiting(pools: &Pools, limit: u32) -> Answer<Vec<Waiting>> {
-    let sql = "SELECT inbox_id, envelope, dedup_key FROM sprag.inbox WHERE taken_at IS NULL
-        ORDER BY inbox_id LIMIT $1";
-    let rows = pools.run(sql, &[&i64::from(limit)]).await?;
+pub(super) async fn waiting(pools: &Pools, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+    let sql = include_str!("../../sql/postgres/inbox_waiting.sql");
+    let [each, all] = [max_bytes, INBOX_SLICE_BYTES].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    let rows = pools.run(sql, &[&i64::from(limit), &each, &all]).await?;
     let waiting = |row: &Row| -> Answer<Waiting> {
         let (inbox_id, envelope, dedup_key) = (InboxId(get(row, 0)?), get(row, 1)?, get(row, 2)?);
         Ok(Waiting { inbox_id, envelope, dedup_key })

@@ -279,8 +279,8 @@ impl Store for PostgresStore {
         read::ends(submit::Runner::Alone(&self.pools), &places).await
     }
 
-    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
-        inbox::waiting(&self.pools, limit).await
+    async fn inbox_waiting(&self, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+        inbox::waiting(&self.pools, limit, max_bytes).await
     }
 
     async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {

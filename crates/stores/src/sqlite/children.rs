@@ -55,7 +55,7 @@ pub(super) fn tell(
         Ok(attempt_error(text(0)?, text(1)?))
     })?;
     let error = error.into_iter().next().flatten();
-    let end = ChildEnd { job_id, state, error, results };
+    let end = ChildEnd { job_id, state, error, results, max_bytes: tells.max_bytes };
     let waits = tells.parent;
     let mut decide: Decide<()> = Box::new(move |held, now| {
         plan::child_ended(held, &waits, &end, now).map(|(amendment, _)| (amendment, ()))

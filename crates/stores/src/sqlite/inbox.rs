@@ -3,7 +3,9 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sprag_engine::crash::crash_point;
 use sprag_engine::ids::{EngineNo, JobId};
-use sprag_engine::inbox::{INBOX_KEPT_MS, InboxFilter, InboxId, InboxView, TakeIn, Waiting};
+use sprag_engine::inbox::{
+    INBOX_KEPT_MS, INBOX_SLICE_BYTES, InboxFilter, InboxId, InboxView, TakeIn, Waiting,
+};
 use sprag_engine::store::{Answer, AttemptError};
 
 use super::engines::expect_alive;
@@ -27,10 +29,10 @@ pub fn submit_in(tx: &Connection, envelope: &str) -> rusqlite::Result<InboxId> {
     })
 }
 
-pub(super) fn waiting(tx: &Tx<'_>, limit: u32) -> Answer<Vec<Waiting>> {
-    let sql = "SELECT inbox_id, envelope, dedup_key FROM inbox WHERE taken_at IS NULL
-        ORDER BY inbox_id LIMIT ?1";
-    tx.all(sql, [limit], |row| {
+pub(super) fn waiting(tx: &Tx<'_>, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+    let sql = include_str!("../../sql/sqlite/inbox_waiting.sql");
+    let [each, all] = [max_bytes, INBOX_SLICE_BYTES].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+    tx.all(sql, [limit.into(), each, all], |row| {
         let read = || -> rusqlite::Result<Waiting> {
             Ok(Waiting {
                 inbox_id: InboxId(row.get(0)?),

@@ -420,8 +420,8 @@ impl Store for SqliteStore {
         self.readers.run(move |tx| read::ends(tx, &places)).await
     }
 
-    async fn inbox_waiting(&self, limit: u32) -> Answer<Vec<Waiting>> {
-        self.readers.run(move |tx| inbox::waiting(tx, limit)).await
+    async fn inbox_waiting(&self, limit: u32, max_bytes: usize) -> Answer<Vec<Waiting>> {
+        self.readers.run(move |tx| inbox::waiting(tx, limit, max_bytes)).await
     }
 
     async fn take_in(&self, engine: EngineNo, entries: Vec<TakeIn>) -> Answer<usize> {

@@ -152,7 +152,7 @@ pub(super) async fn family(stage: &Stage) {
     };
     let finish = async |(held, parent): &(Held, AttemptKey), repeats| {
         let mut write = play.finish_write(held, false).unwrap();
-        write.tells = Some(Tells { parent: *parent, results: [].into() });
+        write.tells = Some(Tells { parent: *parent, results: [].into(), max_bytes: 1_000 });
         write.repeats = repeats;
         let outcomes = cut.finish(engine, vec![write]).await?;
         assert!(matches!(outcomes[0], FinishOutcome::Done { .. }), "{outcomes:?}");

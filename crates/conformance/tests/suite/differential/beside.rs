@@ -74,12 +74,12 @@ impl Both {
     }
 
     async fn take_in(&mut self, engine: EngineNo) -> Option<Command> {
-        let waiting = self.sqlite.store().inbox_waiting(2).await.unwrap();
+        let waiting = self.sqlite.store().inbox_waiting(2, usize::MAX).await.unwrap();
         let entries: Vec<TakeIn> = waiting
             .into_iter()
             .map(|waiting| {
                 let key = || format!("k:mail{}", waiting.inbox_id);
-                let job = if waiting.envelope == "bad" {
+                let job = if waiting.envelope.as_deref() == Some("bad") {
                     Err(Refusal::new(Code::EnvelopeInvalid).with("reason", "played"))
                 } else {
                     Ok(known_by(waiting.dedup_key.clone().unwrap_or_else(key)))

@@ -276,7 +276,8 @@ impl Both {
             plan::finish(held, &self.sqlite.policy, enter_next)
         };
         let results: Arc<[(String, Place)]> = [("s0".to_owned(), Place::from(0))].into();
-        let tells = held.facts.parent().map(|(parent, _)| Tells { parent, results });
+        let tells =
+            held.facts.parent().map(|(parent, _)| Tells { parent, results, max_bytes: 1_000 });
         let tasks: Arc<[String]> =
             if self.dice.roll(3) == 0 { [TASK.to_owned()].into() } else { [].into() };
         Some(Command::Finish(engine, vec![FinishWrite { tasks, tells, ..write.ok()? }]))
