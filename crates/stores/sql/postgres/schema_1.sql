@@ -131,7 +131,7 @@ CREATE TABLE sprag.attempt (
     item text,
     child_id uuid,
     PRIMARY KEY (job_id, step_index, branch, turn, attempt_no)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 40);
 
 -- What can be claimed, and what must be looked at when its time has come. Nothing else is indexed that
 -- changes, and the fast path touches neither column, so that its updates stay on their page.
