@@ -15,7 +15,8 @@ use crate::store::{Answer, DispatchOutcome, Held, Pick, Store, StoreError, Submi
 
 impl<S: Store> Heart<S> {
     pub(super) fn submit(&mut self) {
-        let Some(mut jobs) = self.submits.next_group() else { return };
+        let bytes = |submitting: &Submitting| submitting.job.facts.payload.len();
+        let Some(mut jobs) = self.submits.next_group_by(bytes) else { return };
         for Submitting { job, repeats, .. } in &mut jobs {
             // A graph looks at what it can see before it runs, and may begin at several places.
             // What has a gate is let in there, and what has a time when that has come.

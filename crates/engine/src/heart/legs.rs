@@ -350,7 +350,8 @@ impl<S: Store> Heart<S> {
     }
 
     pub(super) fn end(&mut self) {
-        let Some(group) = self.ends.next_group() else { return };
+        let bytes = |ending: &Ending| ending.write.output.as_ref().map_or(0, String::len);
+        let Some(group) = self.ends.next_group_by(bytes) else { return };
         if is_soon(&group) && group.iter().all(|ending| self.may_finish_soon(ending)) {
             return self.end_soon(group);
         }
