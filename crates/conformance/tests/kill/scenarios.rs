@@ -16,7 +16,7 @@ const PAIRS: u32 = 500;
 const DRAWS: u32 = 4;
 const MORE_DRAWS: u32 = 20;
 /// How often a point by itself is tried.
-const TRIES: u32 = 10;
+const TRIES: u32 = 20;
 /// Passes of a point beyond this are like those before, but for points that are everywhere.
 const MOST_PASSES: u64 = 24;
 /// How many passes of a point that is everywhere are played by themselves.

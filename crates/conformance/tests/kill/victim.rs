@@ -222,9 +222,12 @@ async fn script<S: Effects>(store: S, folder: &Path, life: &str) {
     // Each life limits somebody for the first time, too, which is done in another way.
     let stranger = format!("life-{}", std::process::id());
     engine.limit_tenant(&stranger, Some(1)).await.unwrap();
-    // The first one comes between two claims and finds a slot, so that it is entered and dispatched at once.
-    tokio::time::sleep(POLL / 2).await;
-    engine.submit(scripted(0).as_bytes()).await.unwrap();
+    // The first one comes between two claims and finds a slot, so that it is entered and dispatched at once: if not the first
+    // time, then one of the next.
+    for wait in [POLL / 2, POLL / 8, POLL / 8, POLL / 8] {
+        tokio::time::sleep(wait).await;
+        engine.submit(scripted(0).as_bytes()).await.unwrap();
+    }
     write_to_inbox(folder, &scripted(0)).await;
     old::submit(&engine).await;
     left::give_back(&engine).await;
