@@ -2,8 +2,8 @@
 
 /// The most that one call carries.
 pub(super) const SLICE: usize = 500;
-/// And the most text that it begins another element with: a server refuses a message of a GiB, holds several copies of
-/// what it takes, and would be asked the same again.
+/// One that carries so much text takes no other element: a server refuses a message of a GiB, and holds several copies of
+/// what it takes.
 const BYTES: usize = 16 << 20;
 /// Groups of so many are few: whoever is in them waits for commits, not for others. What follows is written at once, in a
 /// commit of its own. Larger ones go phase by phase, so that all phases are under way at a time.

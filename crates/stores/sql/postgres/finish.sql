@@ -1,13 +1,14 @@
--- Steps 1 to 3 of a slice of messages of sequences, in one statement; no two are of the same job. By the job's state in
--- the statement's snapshot each message takes one of the two plans that were handed in for its kind (messages that are
--- planned alike share them, at `kind`), at k: that for a job that goes on, or that for one that is being cancelled; and of
--- that plan, at q, the part for a message that leaves the job open or for one that closes it. Attempts are written first, in the order of their keys, with the guard inside (the version, and
--- digit 6 of the GUID unset), then their jobs in the same order, if they are where the snapshot had them; if one has
+-- Steps 1 to 3 of a slice of messages of sequences, in one statement; no two are of the same job. By the job's
+-- state in the statement's snapshot each message takes one of the two plans that were handed in for its kind
+-- (messages that are planned alike share them, at `kind`), at k: that for a job that goes on, or that for one that
+-- is being cancelled; and of that plan, at q, the part for a message that leaves the job open or for one that
+-- closes it. Attempts are written first, in the order of their keys, with the guard inside (the version, and digit
+-- 6 of the GUID unset), then their jobs in the same order, if they are where the snapshot had them; if one has
 -- moved on, the statement ends and is run again whole. Nothing here chooses a state or a digit.
--- With `$24` the slice is that of `end.sql` before it in this session, of which nobody has heard yet: only what that has
--- marked with the same number is finished.
--- Whatever finds a row finds it by columns of `plan`, also where they are constant: a planner that knows a constant
--- may go through the index by less than the whole key.
+-- With `$24` the slice is that of `end.sql` before it in this session, of which nobody has heard yet: only what
+-- that has marked with the same number is finished.
+-- Whatever finds a row finds it by columns of `plan`, also where they are constant: a planner that knows a
+-- constant may go through the index by less than the whole key.
 WITH alive AS MATERIALIZED (
     SELECT sprag.now_ms($2::bigint) AS now FROM sprag.engine
     WHERE engine_no = $1::bigint AND dead = 0 FOR KEY SHARE
